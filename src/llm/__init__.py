@@ -1,0 +1,1 @@
+"""Torch decoders and exact scoring of them; knows neither harness."""

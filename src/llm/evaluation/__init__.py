@@ -1,0 +1,1 @@
+"""Evaluation rules, data and prompts shared by every door; knows neither harness."""

@@ -1,0 +1,1 @@
+"""The lm-eval side of the bridge; importing it needs no harness."""

@@ -1,0 +1,1 @@
+"""Scoring and generation: the only place that windows, packs and takes log-softmax."""
