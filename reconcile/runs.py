@@ -109,7 +109,8 @@ class HarnessRun:
 
     `reported` maps the harness's own metric names to the full floats it wrote; `headline` names the one compared.
     `subjects` maps each sub-task to the float the harness reported for it. `replayed` says whether replaying the
-    harness's own aggregation over the logged credits gave `reported[headline]` to the bit.
+    harness's own aggregation over the logged credits gave `reported[headline]` to the bit (None: not tried).
+    `settings` are further facts that the log states about the run (model, limit, special tokens), for comparing two.
     """
 
     harness: Harness
@@ -122,6 +123,8 @@ class HarnessRun:
     stderr: float | None = None
     subjects: Mapping[str, float] = field(default_factory=dict)
     averaging: Literal["micro", "macro"] = "micro"
+    replayed: bool | None = None
     versions: Mapping[str, str] = field(default_factory=dict)
+    settings: Mapping[str, str] = field(default_factory=dict)
     log_files: tuple[str, ...] = ()
     notes: tuple[str, ...] = ()

@@ -1,0 +1,78 @@
+"""What a run is asked for: tasks, native protocols and their overrides, as plain records.
+
+Pure Python: the command line is parsed and checked with this alone, before torch or a harness is imported.
+"""
+
+import hashlib
+import json
+from dataclasses import asdict, dataclass, replace
+from pathlib import Path
+from typing import Literal
+
+from llm.errors import InputError
+from reconcile.runs import Protocol
+
+Task = Literal["mmlu", "arc_easy", "wikitext"]
+
+TASKS: tuple[str, ...] = ("mmlu", "arc_easy", "wikitext")
+TEMPLATES = ("lm-eval", "inspect")
+NORMALISATIONS = ("none", "char", "byte", "token", "pmi")
+TIE_BREAKS = ("first", "last", "random", "fractional", "any", "none")
+READOUTS = ("loglikelihood", "generate")
+DTYPES = ("auto", "float32", "bfloat16", "float16")
+LOGITS_DTYPES = ("float32", "bfloat16", "float16")
+METRICS = {"acc": "none", "acc_norm": "char", "acc_bytes": "byte", "acc_mutual_info": "pmi"}
+
+_NUM_FEWSHOT = {"mmlu": 5, "arc_easy": 0, "wikitext": 0}
+
+
+def native_protocol(task: str, harness: Literal["lm_eval", "inspect"]) -> Protocol:
+    """The protocol a harness scores `task` with when nothing is overridden."""
+    if harness == "lm_eval":
+        return Protocol(template="lm-eval", num_fewshot=_NUM_FEWSHOT[task], normalisation="none", tie_break="first")
+    return Protocol(template="inspect", num_fewshot=_NUM_FEWSHOT[task], normalisation="token", tie_break="random")
+
+
+def with_overrides(protocol: Protocol, overrides: dict[str, object]) -> Protocol:
+    """`protocol` with the given fields replaced; a field given as None keeps its native value."""
+    given = {name: value for name, value in overrides.items() if value is not None}
+    return replace(protocol, **given)  # type: ignore[arg-type]
+
+
+@dataclass(frozen=True, kw_only=True)
+class RunOptions:
+    """One `python -m reconcile TASK` call, checked.
+
+    `limit` is per sub-task, as lm-eval counts it. `cache` False means that nothing is shared between the two
+    harnesses: no score store, an engine each. `out` None means a folder under runs/ named after what was asked.
+    """
+
+    task: Task
+    model: str
+    data: str
+    limit: int | None
+    metric: str
+    dtype: str
+    logits_dtype: str
+    device: str
+    seed: int
+    subjects: tuple[str, ...] | None
+    cache: bool
+    out: Path | None
+    lm_eval: Protocol
+    inspect: Protocol
+
+    def __post_init__(self) -> None:
+        if self.limit is not None and self.limit < 1:
+            raise InputError(f"--limit is {self.limit}; it counts items per sub-task and must be at least 1")
+
+    def digest(self) -> str:
+        """Ten hex digits naming what was asked: model, data and both protocols, not where the result goes."""
+        asked = asdict(self)
+        del asked["out"]
+        text = json.dumps(asked, sort_keys=True, default=str)
+        return hashlib.sha256(text.encode()).hexdigest()[:10]
+
+    def folder(self) -> Path:
+        """Where the run's folder stands when it is finished."""
+        return self.out if self.out is not None else Path("runs") / f"{self.task}-{self.digest()}"
