@@ -1,0 +1,417 @@
+"""A decoder as lm-eval's language model: types are translated here, nothing is computed.
+
+Text becomes ids in `llm.scoring.encoding`, ids become scores in a `Scorer`, prompts become text in
+`llm.scoring.generation`. lm-eval is optional: without it this module imports and constructing the model raises.
+"""
+
+import logging
+from collections import Counter
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, Literal, Self
+
+from llm.errors import InputError
+from llm.evaluation.harness.chunks import chunks
+from llm.evaluation.harness.model_args import ModelArgs
+from llm.evaluation.harness.optional import lm_eval_missing
+from llm.scoring.requests import GenerationRequest, Scorer, ScoreRequest, TokenScores
+
+_IMPORT_ERROR: ImportError | None = None
+try:
+    from lm_eval.api.model import TemplateLM
+except ImportError as error:
+    TemplateLM, _IMPORT_ERROR = object, error
+
+logger = logging.getLogger(__name__)
+
+DEFAULT_MAX_LENGTH = 2048
+DEFAULT_MAX_GEN_TOKS = 256
+AUTO_BATCH_SIZE = 32
+
+
+class Loglikelihood(tuple[float, bool]):
+    """lm-eval's (loglikelihood, is_greedy) that also knows how many tokens were scored."""
+
+    num_tokens: int
+
+    def __new__(cls, pair: tuple[float, bool], num_tokens: int = 0) -> Self:
+        made = super().__new__(cls, pair)
+        made.num_tokens = num_tokens
+        return made
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class TracedRequest:
+    """What was scored for one request of lm-eval (one window of it, where it rolls), to the token.
+
+    `num_truncated` tokens were cut from the left to fit the model. `split` says how the text was cut into ids
+    (`llm.scoring.encoding.EncodedPair`); a rolling window is always "joint". `index` is the request's place in its
+    call, `task` and `doc_id` are lm-eval's own.
+    """
+
+    kind: Literal["loglikelihood", "loglikelihood_rolling"]
+    index: int
+    task: str | None
+    doc_id: int | None
+    context: str
+    continuation: str
+    request: ScoreRequest
+    scores: TokenScores
+    num_truncated: int
+    split: str
+
+
+Trace = Callable[[TracedRequest], object] | list[TracedRequest]
+
+
+class LlamaLmEvalLM(TemplateLM):
+    """lm-eval's three verbs over a torch decoder and its tokenizer.
+
+    `model` is a `DecoderModel`, or any module from ids (B, T) to logits (B, T, V) (which then cannot generate).
+    `batch_size` (a number, or "auto") bounds generation batches; scores do not depend on it. `max_length` is the
+    context in tokens, the model's own by default. `scorer` replaces the engine, a stored one for instance. `trace`
+    is called with, or appended, a `TracedRequest` for all that is scored. `name` is the model's name in the logs.
+
+    Raises ImportError when lm-eval is not installed, InputError for a value that cannot be used.
+    """
+
+    backend = "causal"
+
+    def __init__(
+        self,
+        model: Any,
+        tokenizer: Any,
+        batch_size: int | str = 8,
+        max_length: int | None = None,
+        *,
+        scorer: Scorer | None = None,
+        logits_dtype: str = "float32",
+        max_gen_toks: int = DEFAULT_MAX_GEN_TOKS,
+        trace: Trace | None = None,
+        name: str | None = None,
+        chat_template_args: Mapping[str, Any] | None = None,
+    ) -> None:
+        if _IMPORT_ERROR is not None:
+            raise lm_eval_missing(_IMPORT_ERROR)
+        super().__init__()
+        self.model = model
+        self.tokenizer = tokenizer
+        self.batch_size = _batch_size(batch_size)
+        self.max_gen_toks = max_gen_toks
+        self.logits_dtype = logits_dtype
+        self.name = name or type(model).__name__
+        self.num_truncated: Counter[str] = Counter()
+        self._max_length = _max_length(max_length, model, tokenizer)
+        self._scorer = scorer if scorer is not None else _default_scorer(model, logits_dtype)
+        self._trace: Callable[[TracedRequest], object] | None = trace.append if isinstance(trace, list) else trace
+        self._chat_template_args = dict(chat_template_args or {})
+        self._device = getattr(model, "device", None)
+
+    @classmethod
+    def create_from_arg_string(cls, arg_string: str, additional_config: Mapping[str, Any] | None = None) -> Self:
+        """The model that `--model_args KEY=VALUE,…` asks for, with lm-eval's own device and batch size."""
+        if _IMPORT_ERROR is not None:
+            raise lm_eval_missing(_IMPORT_ERROR)
+        from lm_eval.utils import simple_parse_args_string
+
+        return cls.create_from_arg_obj(simple_parse_args_string(arg_string), additional_config)
+
+    @classmethod
+    def create_from_arg_obj(
+        cls, arg_dict: Mapping[str, Any], additional_config: Mapping[str, Any] | None = None
+    ) -> Self:
+        """As `create_from_arg_string`, from a mapping. Raises InputError for an argument that is not known."""
+        if _IMPORT_ERROR is not None:
+            raise lm_eval_missing(_IMPORT_ERROR)
+        given = {name: value for name, value in (additional_config or {}).items() if value is not None}
+        arguments = ModelArgs.parse({**given, **arg_dict})
+        model, tokenizer = arguments.load()
+        return cls(
+            model,
+            tokenizer,
+            arguments.batch_size,
+            arguments.max_length,
+            logits_dtype=arguments.logits_dtype,
+            max_gen_toks=arguments.max_gen_toks,
+            name=arguments.model,
+        )
+
+    # -- what lm-eval asks about the model -----------------------------------------------------------------------
+
+    @property
+    def max_length(self) -> int:
+        """The context in tokens."""
+        return self._max_length
+
+    @property
+    def eot_token_id(self) -> int:
+        """The token that ends a text."""
+        return int(self.tokenizer.eos_token_id)
+
+    @property
+    def prefix_token_id(self) -> int:
+        """The token that stands for an empty context: BOS where there is one, else EOS."""
+        from llm.scoring.encoding import prefix_token_id
+
+        return prefix_token_id(self.tokenizer)
+
+    @property
+    def tokenizer_name(self) -> str:
+        """Names the tokenizer in lm-eval's request cache."""
+        return str(getattr(self.tokenizer, "name_or_path", "") or self.name).replace("/", "__")
+
+    def tok_encode(self, string: str, add_special_tokens: bool | None = None, **_: Any) -> list[int]:
+        """Token ids of a text; by default as the model reads it from the start, with exactly one BOS if any."""
+        from llm.scoring.encoding import encode_text
+
+        if add_special_tokens is None:
+            return encode_text(self.tokenizer, string)
+        return [int(token) for token in self.tokenizer.encode(string, add_special_tokens=add_special_tokens)]
+
+    def tok_decode(self, tokens: Sequence[int] | int, skip_special_tokens: bool = True) -> str:
+        """The text of token ids."""
+        return str(self.tokenizer.decode(tokens, skip_special_tokens=skip_special_tokens))
+
+    def apply_chat_template(self, chat_history: list[dict[str, str]], add_generation_prompt: bool = True) -> str:
+        """The conversation as the tokenizer's chat template writes it, open for the assistant's turn.
+
+        Without `add_generation_prompt` the last message is the assistant's own beginning, left open. A template
+        that knows no system role gets the conversation without it, as lm-eval's own models do, with a warning.
+        """
+        if not self.tokenizer.chat_template:
+            raise InputError(
+                f"the tokenizer of {self.name} has no chat template: run without --apply_chat_template, "
+                "or set tokenizer.chat_template"
+            )
+        from jinja2 import TemplateError
+
+        try:
+            return self._templated(chat_history, add_generation_prompt)
+        except TemplateError:
+            logger.warning("the chat template of %s takes no system message: it is left out", self.name)
+            without = [message for message in chat_history if message["role"] != "system"]
+            return self._templated(without, add_generation_prompt)
+
+    def _templated(self, chat_history: list[dict[str, str]], add_generation_prompt: bool) -> str:
+        return str(
+            self.tokenizer.apply_chat_template(
+                chat_history,
+                tokenize=False,
+                add_generation_prompt=add_generation_prompt,
+                continue_final_message=not add_generation_prompt,
+                **self._chat_template_args,
+            )
+        )
+
+    def get_model_info(self) -> dict[str, Any]:
+        """What lm-eval writes beside its results about the model; asked once the requests are done."""
+        parameters = getattr(self.model, "parameters", None)
+        return {
+            "model_name": self.name,
+            "model_fingerprint": getattr(self.model, "fingerprint", None),
+            "model_num_parameters": sum(p.numel() for p in parameters()) if parameters is not None else -1,
+            "model_dtype": str(getattr(self.model, "dtype", "")).removeprefix("torch."),
+            "logits_dtype": self.logits_dtype,
+            "prefix_token_id": self.prefix_token_id,
+            "max_length": self.max_length,
+            "num_truncated_requests": dict(self.num_truncated),
+        }
+
+    # -- the three verbs -----------------------------------------------------------------------------------------
+
+    def loglikelihood(self, requests: Sequence[Any], disable_tqdm: bool = False) -> list[tuple[float, bool]]:
+        """(log-likelihood in nats, whether it is the greedy continuation) of each (context, continuation)."""
+        from llm.scoring.encoding import encode_pairs
+
+        pairs = encode_pairs(self.tokenizer, [instance.args for instance in requests])
+        scored = self._score([pair.request for pair in pairs], requests, disable_tqdm, "loglikelihood")
+        results: list[tuple[float, bool]] = []
+        for index, (instance, pair, (request, cut, scores)) in enumerate(zip(requests, pairs, scored, strict=True)):
+            context, continuation = instance.args
+            self._record("loglikelihood", index, instance, context, continuation, request, scores, cut, pair.split)
+            result = Loglikelihood((scores.total, scores.is_greedy), len(scores.logprobs))
+            self.cache_hook.add_partial("loglikelihood", instance.args, result)
+            results.append(result)
+        return results
+
+    def _loglikelihood_tokens(
+        self, requests: Sequence[tuple[Any, list[int], list[int]]], disable_tqdm: bool = False, **_: Any
+    ) -> list[tuple[float, bool]]:
+        """As `loglikelihood`, for pairs that are ids already: (key for the cache or None, context, continuation)."""
+        asked = [ScoreRequest(context_ids=tuple(head), continuation_ids=tuple(tail)) for _, head, tail in requests]
+        results: list[tuple[float, bool]] = []
+        scored = self._score(asked, [None] * len(asked), disable_tqdm, "loglikelihood")
+        for (key, _head, _tail), (_request, _cut, scores) in zip(requests, scored, strict=True):
+            results.append(Loglikelihood((scores.total, scores.is_greedy), len(scores.logprobs)))
+            if key is not None:
+                self.cache_hook.add_partial("loglikelihood", key, results[-1])
+        return results
+
+    def loglikelihood_rolling(self, requests: Sequence[Any], disable_tqdm: bool = False) -> list[float]:
+        """Log-likelihood (nats) of each whole text: every token once, in lm-eval's disjoint windows."""
+        from llm.scoring.encoding import encode_document, rolling_windows
+
+        windows: list[ScoreRequest] = []
+        owners: list[int] = []
+        for index, instance in enumerate(requests):
+            ids = encode_document(self.tokenizer, instance.args[0])
+            cut = rolling_windows(ids, self.prefix_token_id, self.max_length)
+            windows.extend(cut)
+            owners.extend([index] * len(cut))
+        instances = [requests[owner] for owner in owners]
+        scored = self._score(windows, instances, disable_tqdm, "loglikelihood_rolling")
+        totals = [0.0] * len(requests)
+        for owner, (request, cut_tokens, scores) in zip(owners, scored, strict=True):
+            instance = requests[owner]
+            totals[owner] += scores.total
+            self._record(
+                "loglikelihood_rolling", owner, instance, "", instance.args[0], request, scores, cut_tokens, "joint"
+            )
+        for instance, total in zip(requests, totals, strict=True):
+            self.cache_hook.add_partial("loglikelihood_rolling", instance.args, total)
+        return totals
+
+    def generate_until(self, requests: Sequence[Any], disable_tqdm: bool = False) -> list[str]:
+        """The text generated after each context, cut before the first stop string or the end of text."""
+        from llm.scoring.generation import generate
+
+        asked = [self._generation_request(index, *instance.args) for index, instance in enumerate(requests)]
+        texts: list[str] = []
+        step = self.batch_size * 4
+        with self._progress(len(asked), "generate_until", disable_tqdm) as bar:
+            for start in range(0, len(asked), step):
+                part = generate(self.model, self.tokenizer, asked[start : start + step], batch_size=self.batch_size)
+                texts.extend(generation.text for generation in part)
+                bar.update(len(part))
+        for instance, text in zip(requests, texts, strict=True):
+            self.cache_hook.add_partial("generate_until", instance.args, text)
+        return texts
+
+    # -- parts ---------------------------------------------------------------------------------------------------
+
+    def _score(
+        self, asked: Sequence[ScoreRequest], instances: Sequence[Any], disable_tqdm: bool, verb: str
+    ) -> list[tuple[ScoreRequest, int, TokenScores]]:
+        """Each request as it was scored, the number of its tokens that did not fit, and its scores."""
+        from llm.scoring.encoding import fit
+
+        fitted = [fit(request, self.max_length) for request in asked]
+        self._count_truncated([cut for _, cut in fitted], instances)
+        requests = [request for request, _ in fitted]
+        scores: dict[int, TokenScores] = {}
+        with self._progress(len(requests), verb, disable_tqdm) as bar:
+            for chunk in chunks(requests):
+                scores.update(zip(chunk, self._scorer.score([requests[i] for i in chunk]), strict=True))
+                bar.update(len(chunk))
+        return [(request, cut, scores[index]) for index, (request, cut) in enumerate(fitted)]
+
+    def _count_truncated(self, cuts: Sequence[int], instances: Sequence[Any]) -> None:
+        """Count the requests that were cut, for each task, and say so once a call."""
+        hit = [getattr(instance, "task_name", None) or "" for cut, instance in zip(cuts, instances, strict=True) if cut]
+        self.num_truncated.update(hit)
+        if hit:
+            logger.warning(
+                "%d of %d requests are longer than the context of %d tokens: cut from the left, %d tokens at most",
+                len(hit),
+                len(cuts),
+                self.max_length,
+                max(cuts),
+            )
+
+    def _record(
+        self,
+        kind: Literal["loglikelihood", "loglikelihood_rolling"],
+        index: int,
+        instance: Any,
+        context: str,
+        continuation: str,
+        request: ScoreRequest,
+        scores: TokenScores,
+        num_truncated: int,
+        split: str,
+    ) -> None:
+        if self._trace is None:
+            return
+        self._trace(
+            TracedRequest(
+                kind=kind,
+                index=index,
+                task=getattr(instance, "task_name", None),
+                doc_id=getattr(instance, "doc_id", None),
+                context=context,
+                continuation=continuation,
+                request=request,
+                scores=scores,
+                num_truncated=num_truncated,
+                split=split,
+            )
+        )
+
+    def _generation_request(self, index: int, context: str, gen_kwargs: Mapping[str, Any]) -> GenerationRequest:
+        from llm.evaluation.harness.gen_kwargs import GenSettings
+
+        settings = GenSettings.parse(gen_kwargs, default_max_gen_toks=self.max_gen_toks)
+        prompt, num_new = self._room(self.tok_encode(context), settings.max_gen_toks)
+        eos = str(self.tokenizer.decode([self.eot_token_id], skip_special_tokens=False))
+        special = [stop for stop in settings.until if stop in self.tokenizer.all_special_tokens]
+        return GenerationRequest(
+            prompt_ids=tuple(prompt),
+            max_new_tokens=num_new,
+            stop=(*settings.until, *([eos] if eos and eos not in settings.until else [])),
+            stop_token_ids=frozenset({self.eot_token_id, *self.tokenizer.convert_tokens_to_ids(special)}),
+            temperature=settings.temperature,
+            top_p=settings.top_p,
+            top_k=settings.top_k,
+            seed=settings.seed_of(index),
+        )
+
+    def _room(self, ids: list[int], max_gen_toks: int) -> tuple[list[int], int]:
+        """The prompt and the number of new tokens that together fit; the prompt is cut from the left, never to nothing.
+
+        As lm-eval, room for max_gen_toks is kept while that leaves any context; more than the context holds is
+        clamped to what the prompt leaves.
+        """
+        ids = ids or [self.prefix_token_id]
+        room = self.max_length - max_gen_toks
+        if room > 0:
+            return ids[-room:], max_gen_toks
+        prompt = ids[-(self.max_length - 1) :] if self.max_length > 1 else ids[-1:]
+        return prompt, max(1, self.max_length - len(prompt))
+
+    def _progress(self, total: int, verb: str, disable: bool) -> Any:
+        from tqdm import tqdm  # type: ignore[import-untyped]
+
+        return tqdm(total=total, desc=f"Running {verb} requests", disable=disable or self.rank != 0)
+
+
+def _batch_size(value: int | str) -> int:
+    """A number of rows; lm-eval's "auto" and "auto:N" are this project's own default."""
+    text = str(value)
+    if text == "auto" or text.startswith("auto:"):
+        return AUTO_BATCH_SIZE
+    if not text.isdigit() or int(text) < 1:
+        raise InputError(f"batch_size is {value!r}: give a positive number or 'auto'")
+    return int(text)
+
+
+def _max_length(given: int | None, model: Any, tokenizer: Any) -> int:
+    """The context: as given, else the model's own, else the tokenizer's, else lm-eval's default."""
+    if given is not None:
+        if int(given) < 1:
+            raise InputError(f"max_length is {given}: give at least 1 token, or None for the model's own")
+        return int(given)
+    config = getattr(model, "config", None)
+    candidates: Iterable[Any] = (
+        getattr(model, "max_length", None),
+        getattr(config, "max_position_embeddings", None),
+        getattr(tokenizer, "model_max_length", None),
+    )
+    return next(
+        (int(value) for value in candidates if isinstance(value, int) and 0 < value < 10**9), DEFAULT_MAX_LENGTH
+    )
+
+
+def _default_scorer(model: Any, logits_dtype: str) -> Scorer:
+    from llm.scoring.plain import make_scorer
+
+    return make_scorer(model, logits_dtype=logits_dtype)

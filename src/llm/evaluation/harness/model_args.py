@@ -1,0 +1,82 @@
+"""lm-eval's `--model_args`, `--device` and `--batch_size`, checked and turned into a loaded model."""
+
+import logging
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any, Self
+
+from llm.errors import InputError
+
+logger = logging.getLogger(__name__)
+
+DTYPES = ("auto", "float32", "bfloat16", "float16")
+LOGITS_DTYPES = ("float32", "bfloat16", "float16")
+_KNOWN = ("model", "dtype", "logits_dtype", "device", "batch_size", "max_length", "max_gen_toks")
+_IGNORED = ("max_batch_size", "trust_remote_code")  # lm-eval adds them unasked; neither can change a score here
+
+
+@dataclass(frozen=True, kw_only=True)
+class ModelArgs:
+    """What lm-eval says about the model. `model` None is the default model."""
+
+    model: str | None = None
+    dtype: str = "auto"
+    logits_dtype: str = "float32"
+    device: str = "auto"
+    batch_size: int | str = 8
+    max_length: int | None = None
+    max_gen_toks: int = 256
+
+    @classmethod
+    def parse(cls, given: Mapping[str, Any]) -> Self:
+        """Checks names and values. Raises InputError naming the argument that is not known or not usable."""
+        arguments = {name: value for name, value in given.items() if name not in _IGNORED}
+        pretrained = arguments.pop("pretrained", None)
+        if pretrained is not None and arguments.setdefault("model", pretrained) != pretrained:
+            raise InputError(f"model={arguments['model']} and pretrained={pretrained} name two models: give one")
+        unknown = sorted(set(arguments) - set(_KNOWN))
+        if unknown:
+            raise InputError(f"no model argument named {unknown[0]!r}: give {', '.join(_KNOWN)} (or pretrained)")
+        _choice("dtype", arguments, DTYPES)
+        _choice("logits_dtype", arguments, LOGITS_DTYPES)
+        for name in ("max_length", "max_gen_toks"):
+            _positive(name, arguments)
+        if "model" in arguments:
+            arguments["model"] = str(arguments["model"])
+        return cls(**{name: value for name, value in arguments.items() if value is not None})
+
+    def load(self) -> tuple[Any, Any]:
+        """(model, tokenizer), on the device asked for or, where it is not available, on the CPU with a notice."""
+        from llm.models import DEFAULT_REF, load_model
+
+        return load_model(self.model or DEFAULT_REF, dtype=self.dtype, device=usable_device(self.device))
+
+
+def usable_device(device: str) -> str:
+    """`device`, or "cpu" with a notice when it is not there. lm-eval asks for cuda:0 when the user asks for nothing."""
+    import torch
+
+    kind, _, index = str(device).partition(":")
+    if kind == "cuda":
+        there = torch.cuda.is_available() and int(index or 0) < torch.cuda.device_count()
+    elif kind == "mps":
+        there = torch.backends.mps.is_available()
+    elif kind in ("cpu", "auto"):
+        there = True
+    else:
+        raise InputError(f"no device named {device!r}: give cpu, cuda, cuda:N, mps or auto")
+    if not there:
+        logger.warning("device %s is not available here: running on the CPU", device)
+        return "cpu"
+    return str(device)
+
+
+def _choice(name: str, arguments: Mapping[str, Any], allowed: tuple[str, ...]) -> None:
+    if name in arguments and arguments[name] not in allowed:
+        raise InputError(f"{name} is {arguments[name]!r}: give one of {', '.join(allowed)}")
+
+
+def _positive(name: str, arguments: Mapping[str, Any]) -> None:
+    value = arguments.get(name)
+    if value is not None and (not isinstance(value, int) or value < 1):
+        raise InputError(f"{name} is {value!r}: give a positive number of tokens")
