@@ -1,4 +1,4 @@
-"""Reads what lm-eval's own evaluator wrote: `results_*.json` and `samples_*.jsonl`, in the spellings of 0.4.0 to 0.4.13.
+"""Reads what lm-eval's own evaluator wrote: `results_*.json`, `samples_*.jsonl`, as 0.4.0 to 0.4.13 spell them.
 
 Seen in the wild: samples as JSON lines or one JSON list; numbers as text ("False"); arguments as lists or as
 `gen_args_0.arg_0`; one copy of every sample a filter; metrics with and without ",none"; bare NaN and Infinity.
@@ -181,8 +181,7 @@ def _whole_list(path: Path, text: str) -> list[Any]:
 
 
 _OWN_FIELDS = frozenset(
-    ("doc_id", "doc", "target", "arguments", "resps", "filtered_resps", "filter", "metrics")
-    + ("doc_hash", "prompt_hash", "target_hash")
+    """doc_id doc target arguments resps filtered_resps filter metrics doc_hash prompt_hash target_hash""".split()
 )
 
 

@@ -1,4 +1,4 @@
-"""One finished lm-eval run as a `HarnessRun`: the headline as written, its replay from the logged credits, the items."""
+"""One finished lm-eval run as a `HarnessRun`: the headline as written, its replay from logged credits, the items."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
@@ -197,7 +197,7 @@ def _subjects(files: LmEvalFiles, leaves: Sequence[str], metric: str, filter_nam
 def _replay(
     values: Sequence[float], sizes: Sequence[int], reported: float | None
 ) -> tuple[Literal["micro", "macro"], bool]:
-    """How sub-tasks were averaged (by size unless only the plain mean fits), and whether the result is the same bits."""
+    """How sub-tasks were averaged (by size unless only the plain mean fits), and whether the bits are the same."""
     if len(values) == 1:
         return "micro", values[0] == reported
     by_size = sum([value * size for value, size in zip(values, sizes, strict=True)]) / sum(sizes)

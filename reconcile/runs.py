@@ -89,7 +89,7 @@ class SampleRecord:
 
 @dataclass(frozen=True, kw_only=True)
 class PageRecord:
-    """One WikiText page as one harness saw it: `nll` nats over `num_tokens` scored tokens, and the page's own counts."""
+    """One WikiText page as one harness saw it: `nll` nats over `num_tokens` scored tokens, and the page's counts."""
 
     key: ItemKey
     sample_id: str

@@ -1,0 +1,30 @@
+"""What a report needs to know besides the ledger: which model, which data, which software, from where."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+
+_BENCHMARKS = {"mmlu": "MMLU", "arc_easy": "ARC-Easy", "wikitext": "WikiText"}
+
+
+@dataclass(frozen=True, kw_only=True)
+class RunFacts:
+    """The identity of a run. `fingerprint` is None where logs do not say it; `limit` None means all items."""
+
+    task: str
+    model: str
+    model_fingerprint: str | None
+    dtype: str | None
+    logits_dtype: str | None
+    data: str
+    data_fingerprint: str | None
+    limit: int | None
+    seed: int
+    shared_store: bool
+    versions: Mapping[str, str] = field(default_factory=dict)
+    command: str | None = None
+
+    @property
+    def benchmark(self) -> str:
+        """The benchmark as a report may call it: the shipped sample never goes by the data set's bare name."""
+        name = _BENCHMARKS.get(self.task, self.task)
+        return f"{name}-format sample" if self.data == "sample" else name

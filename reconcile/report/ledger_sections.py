@@ -1,0 +1,275 @@
+"""A multiple-choice ledger in words and tables."""
+
+from fractions import Fraction
+
+from reconcile.ledger import Cell, Component, Ledger
+from reconcile.report.facts import RunFacts
+from reconcile.report.numbers import count, difference, exact, fraction, listed, score, tiny
+from reconcile.report.sections import Section, Table
+from reconcile.runs import Protocol
+
+_FACTOR_WORDS = {
+    "template": "template",
+    "tokenisation": "tokenisation",
+    "engine": "engine",
+    "length_normalisation": "length normalisation",
+    "tie_break": "tie-break",
+    "readout": "readout",
+    "coverage": "coverage",
+    "rounding": "rounding",
+    "unexplained": "unexplained",
+}
+_HARNESS_WORDS = {"lm_eval": "lm-eval", "inspect": "Inspect"}
+_MOST_UNEXPLAINED = 20
+
+
+def harness_name(ledger: Ledger, side: str) -> str:
+    """The name of the harness on a side; Inspect's likelihood tasks are this project's, and are called so."""
+    name = _HARNESS_WORDS.get(ledger.harnesses[side], ledger.harnesses[side])
+    if ledger.harnesses[side] == "inspect" and ledger.protocols[side].readout == "loglikelihood":
+        return f"{name} (this project's likelihood task)"
+    return name
+
+
+def gap_section(ledger: Ledger) -> Section:
+    """Both scores as the harnesses reported them, and the gap."""
+    rows = []
+    for side in ("lm_eval", "inspect"):
+        stderr = ledger.stderr[side]
+        rows.append(
+            (
+                harness_name(ledger, side),
+                ledger.metric[side],
+                repr(ledger.reported[side]),
+                "" if stderr is None else f"± {stderr:.4f}",
+            )
+        )
+    rows.append(("gap", "lm-eval − Inspect", difference(ledger.gap), ""))
+    table = Table(
+        headers=("harness", "metric", "score as reported", "its own standard error"), align="llrl", rows=tuple(rows)
+    )
+    return Section(title="Scores", table=table, brief=True)
+
+
+def components_section(ledger: Ledger) -> Section:
+    """The components of the gap, net and gross; they add up to it exactly."""
+    rows = [_component_row(component) for component in ledger.components]
+    total = sum((component.exact for component in ledger.components), Fraction(0))
+    rows.append(("sum = gap", difference(total), exact(total), "", "", "", ""))
+    table = Table(
+        headers=("component", "net", "exact", "items up", "items down", "picks changed", ""),
+        align="lrrrrrl",
+        rows=tuple(rows),
+    )
+    return Section(title="What the gap is made of", table=table, after=(closing_sentence(ledger),), brief=True)
+
+
+def _component_row(component: Component) -> tuple[str, ...]:
+    shown = tiny if component.name == "rounding" else difference
+    made_of_items = component.name not in ("coverage", "rounding")
+    acts = component.status == "acts" and made_of_items
+    note = {"inert": "cannot act here", "not separable": "not separable"}.get(component.status, "")
+    if component.reason:
+        note = f"{note}: {component.reason}" if note else component.reason
+    if component.name in ("coverage", "rounding", "unexplained") and component.exact == 0:
+        note = ""
+    return (
+        _FACTOR_WORDS.get(component.name, component.name),
+        shown(component.exact),
+        "" if component.name == "rounding" else exact(component.exact),
+        str(component.items_up) if acts else "",
+        str(component.items_down) if acts else "",
+        str(component.picks_changed) if acts and component.name != "unexplained" else "",
+        note,
+    )
+
+
+def closing_sentence(ledger: Ledger) -> str:
+    """Names the smallest sets of factors that, switched from one end, give every item the other end's credit."""
+    ends = {"from_lm_eval": "lm-eval's", "from_inspect": "Inspect's"}
+    if ledger.closing_sets["from_lm_eval"] == ((),):
+        return "No item's credit differs between the two protocols: there is nothing to switch."
+    parts = []
+    for end, owner in ends.items():
+        sets = [listed([_FACTOR_WORDS[name] for name in names]) for names in ledger.closing_sets[end]]
+        parts.append(f"from {owner} end {', or '.join(sets)}")
+    return (
+        "To make the two harnesses agree item by item, switch " + "; ".join(parts) + ". "
+        "(The smallest sets that do; a component's size is no guide to this.)"
+    )
+
+
+def readout_section(ledger: Ledger) -> Section:
+    """The readout component in its two parts, where answers were generated."""
+    split = ledger.readout_split
+    if split is None:
+        return Section(title="Readout")
+    rows = (
+        ("no answer found", difference(split.no_answer_found), exact(split.no_answer_found)),
+        ("another answer", difference(split.another_answer), exact(split.another_answer)),
+    )
+    sentence = (
+        f"In {count(split.num_unfound, 'generation')} no answer was found in the form asked for; {split.num_named} of "
+        f"them plainly name a choice in another form, {split.num_named_right} of those the right one."
+    )
+    table = Table(headers=("part of the readout component", "net", "exact"), align="lrr", rows=rows)
+    return Section(title="Readout", table=table, after=(sentence,), brief=True)
+
+
+def coverage_section(ledger: Ledger) -> Section:
+    """Which items each side scored, and what the others are worth."""
+    numbers = ledger.num_items
+    sentences = (
+        f"{count(numbers['common'], 'item')} scored by both; {numbers['lm_eval_only']} by lm-eval's side alone, "
+        f"{numbers['inspect_only']} by Inspect's side alone.",
+    )
+    lines = {name: value for name, value in ledger.coverage_lines.items() if value}
+    if not lines:
+        return Section(title="Coverage", sentences=sentences)
+    rows = tuple((name.replace("_", " "), difference(value), exact(value)) for name, value in lines.items())
+    table = Table(headers=("line", "net", "exact"), align="lrr", rows=rows)
+    return Section(title="Coverage", sentences=sentences, table=table, brief=True)
+
+
+def cells_section(ledger: Ledger) -> Section:
+    """Every protocol between the two and its score over the common items."""
+    rows = tuple(_cell_row(cell) for cell in ledger.cells)
+    table = Table(
+        headers=("template", "normalisation", "tie-break", "readout", "score", "exact", "n", ""),
+        align="llllrrrl",
+        rows=rows,
+    )
+    sentence = "Scores over the common items, every part of the protocol at lm-eval's or at Inspect's value."
+    return Section(title="Cells", sentences=(sentence,), table=table)
+
+
+def _cell_row(cell: Cell) -> tuple[str, ...]:
+    native = {"lm_eval": "lm-eval's own", "inspect": "Inspect's own", None: "off-path"}[cell.native]
+    return (
+        cell.template,
+        cell.normalisation or "–",
+        cell.tie_break or "–",
+        cell.readout,
+        score(cell.exact),
+        fraction(cell.exact),
+        str(cell.num_items),
+        native,
+    )
+
+
+def one_at_a_time_section(ledger: Ledger) -> Section:
+    """What each factor makes alone from either end, the interactions, and whether the bound holds."""
+    singles = tuple(
+        (_FACTOR_WORDS[single.factor], difference(single.from_lm_eval), difference(single.from_inspect))
+        for single in ledger.one_at_a_time
+    )
+    if not singles:
+        return Section(title="One factor at a time")
+    pairs = tuple(
+        (
+            " × ".join(_FACTOR_WORDS[name] for name in interaction.factors),
+            difference(interaction.from_lm_eval),
+            difference(interaction.from_inspect),
+        )
+        for interaction in ledger.interactions
+    )
+    table = Table(
+        headers=("switched", "from lm-eval's protocol", "from Inspect's protocol"), align="lrr", rows=(*singles, *pairs)
+    )
+    return Section(title="One factor at a time", table=table, after=(_bound_sentence(ledger),))
+
+
+def _bound_sentence(ledger: Ledger) -> str:
+    bound = ledger.bound
+    said = []
+    for total, holds, end in (
+        (bound.sum_from_lm_eval, bound.holds_from_lm_eval, "lm-eval's"),
+        (bound.sum_from_inspect, bound.holds_from_inspect, "Inspect's"),
+    ):
+        if total is not None:
+            said.append(f"{'holds' if holds else 'does not hold'} from {end} end (sum {score(total)})")
+    if not said:
+        return ""
+    return f"The bound |gap| ≤ sum of the single gaps {' and '.join(said)}; interactions can break it."
+
+
+def protocols_section(ledger: Ledger, facts: RunFacts) -> Section:
+    """The two protocols side by side, differences first."""
+    left, right = ledger.protocols["lm_eval"], ledger.protocols["inspect"]
+    rows = sorted(_protocol_rows(left, right), key=lambda row: row[1] == row[2])
+    marked = tuple((*row, "" if row[1] == row[2] else "differs") for row in rows)
+    table = Table(headers=("part", "lm-eval side", "Inspect side", ""), align="llll", rows=marked)
+    return Section(title="Protocols", sentences=_settings(facts), table=table)
+
+
+def _protocol_rows(left: Protocol, right: Protocol) -> list[tuple[str, str, str]]:
+    names = ("template", "num_fewshot", "normalisation", "tie_break", "readout", "seed", "tie_atol", "chat_template")
+    rows = []
+    for name in names:
+        if name == "seed" and "random" not in (left.tie_break, right.tie_break):
+            continue
+        rows.append((name.replace("_", "-"), str(getattr(left, name)), str(getattr(right, name))))
+    return rows
+
+
+def _settings(facts: RunFacts) -> tuple[str, ...]:
+    limit = "all items" if facts.limit is None else f"the first {count(facts.limit, 'item')} of each sub-task"
+    return (
+        f"Model {facts.model} ({facts.dtype or 'dtype not known'}); data {facts.data}, {limit}.",
+        "On these items the gap is exact; it says nothing by itself about other items."
+        + (" The first items of a file are not a random sample." if facts.limit is not None else ""),
+    )
+
+
+def unexplained_section(ledger: Ledger) -> Section:
+    """The items the rules do not explain, and reported values their own credits do not give."""
+    sentences = list(ledger.faults)
+    if not ledger.unexplained:
+        return Section(title="Unexplained", sentences=tuple(sentences), brief=bool(sentences))
+    shown = ledger.unexplained[:_MOST_UNEXPLAINED]
+    rows = tuple(
+        (
+            item.key[:12],
+            item.subject,
+            {"lm_eval": "lm-eval", "inspect": "Inspect", "both": "both"}[item.side],
+            f"{item.logged_lm_eval} / {item.logged_inspect}",
+            item.reason,
+        )
+        for item in shown
+    )
+    table = Table(headers=("item", "subject", "side", "logged credits", "why"), align="lllll", rows=rows)
+    sentences.append(
+        f"{count(len(ledger.unexplained), 'item is', 'items are')} unexplained; items.csv has all of them."
+    )
+    return Section(title="Unexplained", sentences=tuple(sentences), table=table, brief=True)
+
+
+def notes_section(ledger: Ledger) -> Section:
+    """Facts about the runs that a reader must know."""
+    return Section(title="Notes", sentences=tuple(dict.fromkeys(ledger.notes)), brief=True)
+
+
+def software_section(facts: RunFacts) -> Section:
+    """What ran."""
+    rows = tuple((name, version) for name, version in facts.versions.items())
+    return (
+        Section(title="Software", table=Table(headers=("package", "version"), align="ll", rows=rows))
+        if rows
+        else Section(title="Software")
+    )
+
+
+def ledger_sections(ledger: Ledger, facts: RunFacts) -> list[Section]:
+    """All sections of a multiple-choice ledger, in the order they are read."""
+    return [
+        gap_section(ledger),
+        components_section(ledger),
+        readout_section(ledger),
+        coverage_section(ledger),
+        unexplained_section(ledger),
+        cells_section(ledger),
+        one_at_a_time_section(ledger),
+        protocols_section(ledger, facts),
+        notes_section(ledger),
+        software_section(facts),
+    ]

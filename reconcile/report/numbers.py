@@ -1,0 +1,50 @@
+"""How numbers are written for people: signs on differences, four decimals, exact fractions where they are short."""
+
+from fractions import Fraction
+
+NO_VALUE = "–"
+
+
+def score(value: float | Fraction | None) -> str:
+    """A score in [0, 1] to four decimals."""
+    return NO_VALUE if value is None else f"{float(value):.4f}"
+
+
+def difference(value: float | Fraction | None) -> str:
+    """A signed difference to four decimals; an exact 0 is written 0."""
+    if value is None:
+        return NO_VALUE
+    return "0" if value == 0 else f"{float(value):+.4f}"
+
+
+def tiny(value: float | Fraction) -> str:
+    """A rounding remainder: its power of ten matters, not its decimals."""
+    return "0" if value == 0 else f"{float(value):+.1e}"
+
+
+def exact(value: Fraction, longest: int = 16) -> str:
+    """ "p/q" where it is short enough to read, else nothing."""
+    text = fraction(value)
+    return text if len(text) <= longest else ""
+
+
+def fraction(value: Fraction) -> str:
+    """ "p/q", or "p" for a whole number."""
+    return str(value)
+
+
+def percent(value: float) -> str:
+    """A share as a percentage to one decimal."""
+    return f"{100 * value:.1f} %"
+
+
+def count(number: int, noun: str, plural: str | None = None) -> str:
+    """ "1 item", "3 items"."""
+    return f"{number} {noun if number == 1 else plural or noun + 's'}"
+
+
+def listed(names: list[str] | tuple[str, ...]) -> str:
+    """ "a", "a and b", "a, b and c"."""
+    if len(names) < 2:
+        return "".join(names)
+    return f"{', '.join(names[:-1])} and {names[-1]}"
