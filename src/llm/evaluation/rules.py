@@ -92,13 +92,15 @@ def tied_for_best(
     with np.errstate(invalid="ignore"):
         mask = (values >= values.max(axis=-1, keepdims=True) - tie_atol) & present
     nans = np.isnan(values)
-    return np.where(nans.any(axis=-1, keepdims=True), nans, mask)
+    poisoned = np.broadcast_to(nans.any(axis=-1, keepdims=True), mask.shape)
+    mask[poisoned] = nans[poisoned]
+    return mask
 
 
 def has_nan(scores: ArrayLike, *, valid: NDArray[np.bool_] | None = None) -> NDArray[np.bool_]:
     """Which items (...) hold a NaN score: their pick is an accident of NumPy's argmax."""
     nans = np.isnan(np.asarray(scores, dtype=np.float64))
-    return (nans if valid is None else nans & valid).any(axis=-1)
+    return np.any(nans if valid is None else nans & valid, axis=-1)
 
 
 def priority(seed: int, key: str, index: int) -> int:
@@ -126,7 +128,7 @@ def resolve(
     if keys is None and several.any():
         raise InputError("tie-break 'random' needs the items' keys: its draw belongs to the item, not to its position")
     picks = first.copy()
-    for row in np.flatnonzero(several):
+    for row in np.flatnonzero(several).tolist():
         key = keys[row] if keys is not None else ""
         picks[row] = min((priority(seed, key, int(i)), int(i)) for i in np.flatnonzero(tied[row]))[1]
     return picks

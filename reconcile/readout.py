@@ -1,0 +1,45 @@
+"""A lenient reader of generated answers, to say how many *no answer found* plainly name a choice in another form."""
+
+import re
+from collections.abc import Sequence
+
+from reconcile.matching import plain_text
+from reconcile.runs import SampleRecord, Status
+
+_LETTER_FORMS = (
+    r"^\W*([A-Z])\W*$",  # the letter alone: "B", "(B)", "**B**"
+    r"^\W*([A-Z])\W*[).:]",  # the shown layout: "B) wheel and axle", "B. two"
+    r"\banswer\b(?:\s+is)?\W*\b([A-Z])\b",  # "the answer is B", "Answer: (B)"
+)
+
+
+def named_choice(answer: str, choices: Sequence[str]) -> int | None:
+    """The index of the one choice that a generated text plainly names, by letter or by its own words; else None."""
+    letters = {
+        index
+        for form in _LETTER_FORMS
+        for letter in re.findall(form, answer.strip(), flags=re.MULTILINE | (re.IGNORECASE if "answer" in form else 0))
+        if 0 <= (index := ord(letter.upper()) - ord("A")) < len(choices)
+    }
+    if len(letters) == 1:
+        return letters.pop()
+    if letters:
+        return None
+    said = plain_text(answer).casefold()
+    whole = [index for index, choice in enumerate(choices) if _says(said, plain_text(choice).casefold())]
+    return whole[0] if len(whole) == 1 else None
+
+
+def _says(said: str, choice: str) -> bool:
+    return bool(choice) and re.search(rf"(?<!\w){re.escape(choice)}(?!\w)", said) is not None
+
+
+def count_named(samples: Sequence[SampleRecord]) -> tuple[int, int, int]:
+    """Of generated items: how many had no answer found, of these how many name a choice, of these how many rightly."""
+    unfound = [sample for sample in samples if sample.status is Status.UNPARSED]
+    named = [(sample, named_choice(sample.answer or "", sample.choices)) for sample in unfound]
+    return (
+        len(unfound),
+        sum(index is not None for _, index in named),
+        sum(index == sample.gold for sample, index in named),
+    )
