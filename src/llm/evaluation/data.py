@@ -15,6 +15,7 @@ from pathlib import Path
 from typing import Any, Literal
 
 from llm.errors import InputError
+from llm.evaluation.hub_cache import fingerprinted_link
 from llm.evaluation.hub_layout import Repository, Row, open_repository, resolve_folder
 from llm.evaluation.mmlu_subjects import MMLU_SUBJECTS
 
@@ -139,15 +140,13 @@ def subjects(data: str = "sample") -> tuple[str, ...]:
     return found
 
 
-def dataset_path(task: str, data: str = "sample") -> str:
-    """What `datasets.load_dataset` and a task's `dataset_path` take: an absolute folder, or the Hub id.
+def task_folder(task: str, data: str = "sample") -> Path:
+    """The absolute folder of a benchmark's files, for "sample" or a folder laid out like the Hub.
 
     Raises:
         InputError: unknown task, no such folder, or a folder without the task.
     """
     benchmark = _benchmark(task)
-    if data == "hub":
-        return benchmark.path
     root = _sample_folder() if data == "sample" else resolve_folder(data)
     folder = root / benchmark.path
     if not folder.is_dir():
@@ -155,7 +154,21 @@ def dataset_path(task: str, data: str = "sample") -> str:
             f"{root} has no data for task {task!r}: laid out like the Hub it holds {benchmark.path}/README.md "
             f"and the files that card names"
         )
-    return str(folder)
+    return folder
+
+
+def dataset_path(task: str, data: str = "sample") -> str:
+    """What `datasets.load_dataset` and a task's `dataset_path` take: the Hub id, or an absolute path of the folder.
+
+    That path is a link named after the content, because `datasets` caches folders by name (see `hub_cache`);
+    `task_folder` is the folder itself.
+
+    Raises:
+        InputError: as `task_folder`, or files that the card names but that cannot be read.
+    """
+    if data == "hub":
+        return _benchmark(task).path
+    return str(fingerprinted_link(task_folder(task, data), data_fingerprint(task, data)))
 
 
 def data_fingerprint(task: str, data: str = "sample", *, subjects: Sequence[str] | str | None = None) -> str:
@@ -237,11 +250,11 @@ def _sample_folder() -> Path:
 
 
 def _place(task: str, data: str) -> str:
-    return dataset_path(task, data)
+    return _benchmark(task).path if data == "hub" else str(task_folder(task, data))
 
 
 def _repository(task: str, data: str) -> Repository:
-    return open_repository(Path(dataset_path(task, data)))
+    return open_repository(task_folder(task, data))
 
 
 def _rows(task: str, data: str, config: str, split: str) -> list[Row]:
