@@ -1,13 +1,10 @@
 """lm-eval's `--model_args`, `--device` and `--batch_size`, checked and turned into a loaded model."""
 
-import logging
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, Self
 
 from llm.errors import InputError
-
-logger = logging.getLogger(__name__)
 
 DTYPES = ("auto", "float32", "bfloat16", "float16")
 LOGITS_DTYPES = ("float32", "bfloat16", "float16")
@@ -46,29 +43,13 @@ class ModelArgs:
         return cls(**{name: value for name, value in arguments.items() if value is not None})
 
     def load(self) -> tuple[Any, Any]:
-        """(model, tokenizer), on the device asked for or, where it is not available, on the CPU with a notice."""
+        """(model, tokenizer), on the device asked for or, where that is not available, on the CPU with a warning.
+
+        lm-eval asks for cuda:0 where its user asks for nothing.
+        """
         from llm.models import DEFAULT_REF, load_model
 
-        return load_model(self.model or DEFAULT_REF, dtype=self.dtype, device=usable_device(self.device))
-
-
-def usable_device(device: str) -> str:
-    """`device`, or "cpu" with a notice when it is not there. lm-eval asks for cuda:0 when the user asks for nothing."""
-    import torch
-
-    kind, _, index = str(device).partition(":")
-    if kind == "cuda":
-        there = torch.cuda.is_available() and int(index or 0) < torch.cuda.device_count()
-    elif kind == "mps":
-        there = torch.backends.mps.is_available()
-    elif kind in ("cpu", "auto"):
-        there = True
-    else:
-        raise InputError(f"no device named {device!r}: give cpu, cuda, cuda:N, mps or auto")
-    if not there:
-        logger.warning("device %s is not available here: running on the CPU", device)
-        return "cpu"
-    return str(device)
+        return load_model(self.model or DEFAULT_REF, dtype=self.dtype, device=str(self.device))
 
 
 def _choice(name: str, arguments: Mapping[str, Any], allowed: tuple[str, ...]) -> None:
