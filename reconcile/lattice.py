@@ -7,7 +7,7 @@ This module knows nothing of harnesses, choices or rules.
 
 import itertools
 import math
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from fractions import Fraction
 from functools import cached_property
@@ -61,13 +61,8 @@ class Lattice:
 
     @cached_property
     def orders(self) -> tuple[tuple[str, ...], ...]:
-        """The orders in which the factors can be switched (linear extensions of the precedences)."""
-        needs = {factor.name: factor.after for factor in self.factors}
-        return tuple(
-            order
-            for order in itertools.permutations(self.names)
-            if all(needs[name] is None or needs[name] in order[:place] for place, name in enumerate(order))
-        )
+        """The orders in which the factors can be switched."""
+        return feasible_orders(self.factors)
 
     @cached_property
     def contributions(self) -> dict[str, Integers]:
@@ -138,6 +133,27 @@ class Lattice:
 
     def _same_credits(self, one: Switched, other: Switched) -> bool:
         return one in self.credits and bool(np.array_equal(self.credits[one], self.credits[other]))
+
+
+def feasible_orders(factors: tuple[Factor, ...]) -> tuple[tuple[str, ...], ...]:
+    """The orders in which the factors can be switched (linear extensions of the precedences)."""
+    needs = {factor.name: factor.after for factor in factors}
+    return tuple(
+        order
+        for order in itertools.permutations(needs)
+        if all(needs[name] is None or needs[name] in order[:place] for place, name in enumerate(order))
+    )
+
+
+def shapley_values(factors: tuple[Factor, ...], value: Callable[[Switched], Fraction]) -> dict[str, Fraction]:
+    """The Shapley values of any exact function of the cells; they add up to value(nothing) - value(everything)."""
+    orders = feasible_orders(factors)
+    total = {factor.name: Fraction(0) for factor in factors}
+    for order in orders:
+        for place, name in enumerate(order):
+            before = frozenset(order[:place])
+            total[name] += value(before) - value(before | {name})
+    return {name: amount / len(orders) for name, amount in total.items()}
 
 
 def feasible_cells(factors: tuple[Factor, ...]) -> list[Switched]:
