@@ -134,7 +134,7 @@ class DecoderModel(nn.Module):
     def fingerprint(self) -> str:
         """Identity of config, dtype and weights as 32 hex digits; the same wherever the weights came from."""
         state = sorted(self.state_dict().items())
-        key = tuple((name, tensor.data_ptr(), tensor._version) for name, tensor in state)
+        key = tuple((name, t.data_ptr(), 0 if t.is_inference() else t._version) for name, t in state)
         if self._fingerprint[0] != key:
             self._fingerprint = (key, state_digest(repr(self.config), state))
         return self._fingerprint[1]
@@ -221,7 +221,7 @@ def state_digest(description: str, state: list[tuple[str, Tensor]]) -> str:
     def one(item: tuple[str, Tensor]) -> bytes:
         name, tensor = item
         data = tensor.detach().cpu().contiguous().view(torch.uint8).reshape(-1).numpy()
-        return f"{name} {tensor.dtype} {tuple(tensor.shape)} {hashlib.sha256(memoryview(data)).hexdigest()}\n".encode()
+        return f"{name} {tensor.dtype} {tuple(tensor.shape)} {hashlib.sha256(data.data).hexdigest()}\n".encode()
 
     whole = hashlib.sha256(description.encode())
     with ThreadPoolExecutor(max_workers=4) as pool:  # hashlib lets go of the interpreter

@@ -69,7 +69,7 @@ class GGUFFile:
             size = path.stat().st_size
             if size < 24:
                 raise InputError(f"{path}: not a GGUF file, it holds {size} bytes")
-            self._data = mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ)
+            self._data = mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_COPY)
         cursor = _Cursor(self._data, path)
         self.metadata = cursor.header()
         self.tensors = _places(cursor, self.metadata)

@@ -79,17 +79,20 @@ def load_model(
     Raises:
         InputError: the reference, the configuration or the files cannot be used; one sentence says why.
     """
-    where = pick_device(device)
-    if dtype.removeprefix("torch.") not in _DTYPES:
+    dtype = str(dtype).removeprefix("torch.")
+    if dtype not in _DTYPES:
         raise InputError(f"dtype {dtype!r} is not known: it is one of {', '.join(_DTYPES)}")
     found = resolve_ref(ref)
-    if found.kind == "hf":
-        return _adapter(ref).load_hf(ref, dtype, device)
-    path = _local(found)
+    where = pick_device(device)
     try:
-        model, tokenizer = (_from_gguf if found.kind == "gguf" else _from_folder)(path, dtype, where)
-    except PermissionError as error:
-        raise InputError(f"{path}: cannot be read ({error.strerror})") from error
+        if found.kind == "hf":
+            wanted = _pick_dtype(dtype, where, stored_bfloat16=False)
+            model, tokenizer = _adapter(ref).load_hf(ref.removeprefix("hf:"), wanted, where)
+        else:
+            load = _from_gguf if found.kind == "gguf" else _from_folder
+            model, tokenizer = load(_local(found), dtype, where)
+    except OSError as error:
+        raise InputError(f"model {ref!r}: {error.filename or found.path} cannot be read ({error.strerror})") from error
     _note_decodable(model, tokenizer)
     return model, tokenizer
 
@@ -102,7 +105,7 @@ def load_tokenizer(ref: str = DEFAULT_REF) -> "PreTrainedTokenizerFast":
     if found.kind == "hf":
         return load_tokenizer(ref.removeprefix("hf:"))
     path = _local(found)
-    if found.kind == "folder" or found.kind == "hub":
+    if found.kind != "gguf":
         return folder_tokenizer(path)
     from llm.models.gguf_files import GGUFFile
 
@@ -244,10 +247,10 @@ def _pick_dtype(dtype: str, device: "torch.device", stored_bfloat16: bool) -> "t
 def _note_decodable(model: "DecoderModel", tokenizer: "PreTrainedTokenizerFast") -> None:
     """Tell the model how many of its ids the tokenizer knows; embeddings are often padded beyond them."""
     known = max(tokenizer.get_vocab().values(), default=-1) + 1
-    model.num_decodable = min(model.config.vocab_size, known)
-    if known > model.config.vocab_size:
+    if known > model.num_decodable:
         warnings.warn(
-            f"the tokenizer has ids up to {known - 1}, the model's vocabulary ends at {model.config.vocab_size - 1}: "
+            f"the tokenizer has ids up to {known - 1}, the model's vocabulary ends at {model.num_decodable - 1}: "
             "text that needs the others cannot be scored",
             stacklevel=3,
         )
+    model.num_decodable = min(model.num_decodable, known)

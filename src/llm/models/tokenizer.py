@@ -72,7 +72,7 @@ def folder_tokenizer(folder: Path) -> "PreTrainedTokenizerFast":
         raise InputError(f"{folder}: the tokenizer cannot be loaded ({reason})") from error
     if not tokenizer.is_fast:
         raise InputError(f"{folder}: the tokenizer has no tokenizer.json form, which is needed")
-    return tokenizer
+    return _quiet(tokenizer)
 
 
 def gguf_tokenizer(metadata: Mapping[str, Any], path: Path) -> "PreTrainedTokenizerFast":
@@ -90,13 +90,20 @@ def gguf_tokenizer(metadata: Mapping[str, Any], path: Path) -> "PreTrainedTokeni
     backend = build(facts)
     _add_special_tokens(backend, facts)
     special = {f"{name}_token": facts.tokens[i] for name, i in facts.special_ids.items()}
-    return PreTrainedTokenizerFast(
+    tokenizer = PreTrainedTokenizerFast(
         tokenizer_object=backend,
         chat_template=metadata.get("tokenizer.chat_template"),
         model_max_length=metadata.get(f"{metadata.get('general.architecture')}.context_length", int(1e30)),
         clean_up_tokenization_spaces=False,
         **special,
     )
+    return _quiet(tokenizer)
+
+
+def _quiet(tokenizer: "PreTrainedTokenizerFast") -> "PreTrainedTokenizerFast":
+    """Without transformers' warning that a long text will not fit: whole pages are tokenised, then cut in windows."""
+    tokenizer.deprecation_warnings["sequence-length-is-longer-than-the-specified-maximum"] = True
+    return tokenizer
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
