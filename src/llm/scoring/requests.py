@@ -1,5 +1,6 @@
 """What is asked of a decoder and what comes back: plain frozen records, no torch."""
 
+import hashlib
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Literal, Protocol
@@ -18,6 +19,12 @@ class ScoreRequest:
     def __post_init__(self) -> None:
         if not self.context_ids:
             raise ValueError("context_ids is empty: give at least the prefix token (BOS or EOS) as context")
+
+    @property
+    def digest(self) -> str:
+        """16 hex digits of SHA-256 over the ids: what logs of either harness name a scored request by."""
+        text = f"{','.join(map(str, self.context_ids))}|{','.join(map(str, self.continuation_ids))}"
+        return hashlib.sha256(text.encode()).hexdigest()[:16]
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

@@ -1,0 +1,133 @@
+"""Puts the tasks together: items, solver, scorer, metrics and the record of the protocol, for each benchmark."""
+
+from collections.abc import Sequence
+from typing import Any
+
+from inspect_ai import Task
+from inspect_ai.model import GenerateConfig, Model, get_model
+from inspect_ai.scorer import Metric, accuracy, choice, grouped, perplexity, stderr
+from inspect_ai.solver import generate
+
+from llm.evaluation.data import data_fingerprint, dataset_path
+from providers.inspect_errors import input_errors
+from tasks.options import ChoiceOptions, check_whole, subject_list
+from tasks.samples import choice_dataset, page_dataset
+from tasks.scorer import likelihood_choice
+from tasks.solver import choice_likelihoods, generated_choice
+
+DEFAULT_MODEL = "decoder/smollm2-135m-instruct"
+MAX_CONNECTIONS = 256
+MAX_NEW_TOKENS = 64
+"""A generated answer is one line, `ANSWER: A`; more is room for what models say around it."""
+
+
+class BenchmarkTask(Task):
+    """A task whose default model yields to one asked for.
+
+    Inspect prefers a task's own model over `--model` (inspect_ai 0.3.285, _eval/loader.py:118), so the default is
+    given only when Inspect asks while no other model is in force.
+    """
+
+    _own_model: Model | None = None
+
+    @property
+    def model(self) -> Model | None:
+        """The model set on the task, else the default where the evaluation has none."""
+        if self._own_model is not None:
+            return self._own_model
+        return get_model(DEFAULT_MODEL) if _model_in_force() is None else None
+
+    @model.setter
+    def model(self, value: Model | None) -> None:
+        self._own_model = value
+
+
+def choice_task(
+    name: str,
+    *,
+    data: str,
+    subjects: str | Sequence[str] | None,
+    limit_per_subject: int | None,
+    tokenizer: str | None,
+    unconditional: bool,
+    **settings: Any,
+) -> Task:
+    """A multiple-choice benchmark under the protocol that `settings` (the fields of `ChoiceOptions`) describe.
+
+    `unconditional` scores every continuation after the empty context too, which normalisation `pmi` does anyway.
+    `tokenizer`: see `tasks.solver.choice_likelihoods`.
+
+    Raises:
+        InputError: an argument or the data is at fault, in a form that Inspect prints as one sentence.
+    """
+    with input_errors():
+        _check_limit(limit_per_subject)
+        options = ChoiceOptions(**settings)
+        chosen = subject_list(subjects)
+        dataset = choice_dataset(name, data, options, subjects=chosen, limit_per_subject=limit_per_subject)
+        about = _about(name, data, chosen, options.as_metadata())
+    if options.readout == "generate":
+        solver = generated_choice(name, dataset_source(name, data), options.num_fewshot)
+        scorer, config = choice(), GenerateConfig(max_connections=MAX_CONNECTIONS, max_tokens=MAX_NEW_TOKENS)
+    else:
+        solver = choice_likelihoods(unconditional or options.normalisation == "pmi", tokenizer)
+        scorer = likelihood_choice(options.normalisation, options.tie_break, options.seed, options.tie_atol)
+        config = GenerateConfig(max_connections=MAX_CONNECTIONS)
+    return BenchmarkTask(
+        dataset=dataset, solver=solver, scorer=scorer, metrics=_metrics(name), config=config, metadata=about
+    )
+
+
+def page_task(*, data: str, limit: int | None) -> Task:
+    """WikiText pages, raw, scored as Inspect's `perplexity()` scores them.
+
+    Raises:
+        InputError: as `choice_task`.
+    """
+    with input_errors():
+        _check_limit(limit)
+        dataset = page_dataset(data, limit)
+        about = _about("wikitext", data, None, {"template": "inspect", "text": "raw", "num_fewshot": 0})
+    return BenchmarkTask(
+        dataset=dataset,
+        solver=generate(),
+        scorer=perplexity(),
+        config=GenerateConfig(prompt_logprobs=1, max_connections=MAX_CONNECTIONS),
+        metadata=about,
+    )
+
+
+def dataset_source(name: str, data: str) -> str:
+    """`data` in a form that means the same from any working directory."""
+    from llm.evaluation.hub_layout import resolve_folder
+
+    return data if data in ("sample", "hub") else str(resolve_folder(data))
+
+
+def _model_in_force() -> Model | None:
+    """The model that the evaluation was given, if any."""
+    try:
+        model = get_model()
+    except ValueError:
+        return None
+    return None if model.name == "none" else model
+
+
+def _metrics(name: str) -> list[Metric | dict[str, list[Metric]]]:
+    own: list[Metric | dict[str, list[Metric]]] = [accuracy(), stderr()]
+    return [*own, grouped(accuracy(), "subject", all=False)] if name == "mmlu" else own
+
+
+def _about(name: str, data: str, subjects: Sequence[str] | None, protocol: dict[str, Any]) -> dict[str, Any]:
+    return {
+        "protocol": protocol,
+        "data": {
+            "source": data if data in ("sample", "hub") else dataset_path(name, data),
+            "fingerprint": data_fingerprint(name, data, subjects=subjects),
+        },
+    }
+
+
+def _check_limit(limit: int | None) -> None:
+    if limit is not None:
+        check_whole("limit_per_subject", limit, least=1)
