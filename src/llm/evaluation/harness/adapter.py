@@ -335,4 +335,5 @@ def _save(tracker: Any, results: Mapping[str, Any], output_path: Path) -> None:
             f"lm-eval could not write its results below {output_path}: choose a folder that can be written"
         )
     for task_name, task_samples in (samples or {}).items():
-        tracker.save_results_samples(task_name=task_name, samples=task_samples)
+        copies = [dict(sample) for sample in task_samples]  # lm-eval rewrites what it saves
+        tracker.save_results_samples(task_name=task_name, samples=copies)

@@ -31,7 +31,10 @@ class TaskFolder:
 
 def stock_tasks() -> Path:
     """The folder of lm-eval's own task definitions. Raises ImportError with the install hint when there is none."""
-    spec = importlib.util.find_spec("lm_eval")
+    try:
+        spec = importlib.util.find_spec("lm_eval")
+    except ImportError as error:
+        raise lm_eval_missing(error) from error
     if spec is None or not spec.submodule_search_locations:
         raise lm_eval_missing()
     return Path(next(iter(spec.submodule_search_locations))) / "tasks"
