@@ -215,7 +215,8 @@ WITHOUT_LM_EVAL = """
     print(message(lambda: adapter.build_task_dict("mmlu")))
     print(message(task_folders.stock_tasks))
     print(message(door.register))
-    print(presets.MMLU_PRESET.to_lm_eval_kwargs()["tasks"], adapter.summarize({"results": {"t": {"acc": 1.0}}})["t/acc"])
+    summary = adapter.summarize({"results": {"t": {"acc": 1.0}}})
+    print(presets.MMLU_PRESET.to_lm_eval_kwargs()["tasks"], summary["t/acc"])
     assert "torch" not in sys.modules
     sys.exit(door.main(["run", "--model", "decoder"]))
 """
