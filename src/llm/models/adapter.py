@@ -59,11 +59,11 @@ class LogitsModel(nn.Module):
 
     @property
     def dtype(self) -> torch.dtype:
-        return self.inner.dtype  # type: ignore[no-any-return]
+        return self.inner.dtype
 
     @property
     def device(self) -> torch.device:
-        return self.inner.device  # type: ignore[no-any-return]
+        return self.inner.device
 
     @property
     def max_length(self) -> int:
@@ -80,7 +80,7 @@ class LogitsModel(nn.Module):
 
     def forward(self, input_ids: Tensor) -> Tensor:
         """Logits (B, T, V) of ids (B, T)."""
-        return self.inner(input_ids=input_ids, use_cache=False).logits  # type: ignore[no-any-return]
+        return self.inner(input_ids=input_ids, use_cache=False).logits
 
 
 class AdaptedDecoder(LogitsModel):
@@ -94,11 +94,11 @@ class AdaptedDecoder(LogitsModel):
         """Final normed hidden states (T, hidden) of flat tokens: ids (T,), positions (T,)."""
         with _attending(self.inner, attend):
             output = self.inner.base_model(input_ids=input_ids[None], position_ids=positions[None], use_cache=False)
-        return output.last_hidden_state[0]  # type: ignore[no-any-return]
+        return output.last_hidden_state[0]
 
     def project(self, hidden: Tensor) -> Tensor:
         """Logits (N, V) of hidden states (N, hidden)."""
-        return self.inner.get_output_embeddings()(hidden)  # type: ignore[no-any-return]
+        return self.inner.get_output_embeddings()(hidden)
 
 
 def load_hf(ref: str, dtype: torch.dtype, device: torch.device) -> tuple[LogitsModel, Any]:
@@ -240,7 +240,8 @@ def _separate_sequences(windows: dict[int, int | None]) -> Attend:
         for rows in zip(*(x.split(list(_PROBE_LENGTHS)) for x in (q, k, v)), strict=True):
             heads = [x.transpose(0, 1)[None] for x in rows]
             mask = causal_mask(heads[0].shape[2], windows.get(layer), q.device)
-            out = nn.functional.scaled_dot_product_attention(*heads, attn_mask=mask, enable_gqa=True)
+            q_heads, k_heads, v_heads = heads
+            out = nn.functional.scaled_dot_product_attention(q_heads, k_heads, v_heads, attn_mask=mask, enable_gqa=True)
             parts.append(out[0].transpose(0, 1).flatten(1))
         return torch.cat(parts)
 
