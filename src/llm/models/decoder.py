@@ -10,6 +10,7 @@ import hashlib
 import math
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
+from dataclasses import replace
 
 import torch
 from torch import Tensor, nn
@@ -136,7 +137,7 @@ class DecoderModel(nn.Module):
         state = sorted(self.state_dict().items())
         key = tuple((name, t.data_ptr(), 0 if t.is_inference() else t._version) for name, t in state)
         if self._fingerprint[0] != key:
-            self._fingerprint = (key, state_digest(repr(self.config), state))
+            self._fingerprint = (key, state_digest(repr(replace(self.config, eos_token_ids=())), state))
         return self._fingerprint[1]
 
     def hidden_states(self, input_ids: Tensor, positions: Tensor, attend: Attend) -> Tensor:

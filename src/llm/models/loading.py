@@ -172,7 +172,9 @@ def _local(found: ModelRef) -> Path:
     from huggingface_hub import snapshot_download
 
     try:
-        return _checked_folder(Path(snapshot_download(found.hub_id, allow_patterns=list(_HUB_FILES))))
+        return _checked_folder(
+            Path(snapshot_download(found.hub_id, allow_patterns=list(_HUB_FILES), ignore_patterns="*/*"))
+        )
     except InputError:
         raise
     except Exception as error:  # the Hub client raises its own, httpx's and requests' kinds
