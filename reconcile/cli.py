@@ -6,6 +6,7 @@ Exit codes: 0 the gap is accounted for; 1 items are unexplained; 2 usage or inpu
 
 import argparse
 import sys
+import tempfile
 import traceback
 from collections.abc import Callable, Sequence
 from pathlib import Path
@@ -60,10 +61,17 @@ def main(argv: Sequence[str] | None = None) -> int:
     except ImportError as error:
         print(f"reconcile: {error}", file=sys.stderr)
         return EXIT_USAGE
-    except Exception:
-        traceback.print_exc()
-        print("reconcile: an internal fault; the lines above belong in the report of it", file=sys.stderr)
+    except Exception as error:
+        path = _write_fault()
+        print(f"reconcile: internal fault, {type(error).__name__}: {error}; its report is {path}", file=sys.stderr)
         return EXIT_FAULT
+
+
+def _write_fault() -> Path:
+    """Writes the traceback being handled to a new file and names it."""
+    with tempfile.NamedTemporaryFile("w", prefix="reconcile-fault-", suffix=".txt", delete=False) as file:
+        file.write(f"arguments: {sys.argv[1:]}\npython: {sys.version}\n\n{traceback.format_exc()}")
+    return Path(file.name)
 
 
 def _parse(arguments: list[str]) -> Callable[[], int]:
@@ -88,14 +96,17 @@ def _build_parser() -> argparse.ArgumentParser:
     )
     commands = parser.add_subparsers(metavar="|".join(_COMMANDS), required=True, parser_class=_Parser)
     for task in TASKS:
-        _add_task(commands.add_parser(task, **_about(f"run both harnesses on {task} and reconcile their scores")), task)
-    _add_logs(commands.add_parser("logs", **_about("reconcile two finished runs, of any engine, from their own logs")))
-    _add_agreement(commands.add_parser("agreement", **_about("correlation and ranking over sub-tasks and models")))
+        about = f"run both harnesses on {task} and reconcile their scores"
+        _add_task(commands.add_parser(task, help=about, description=_sentence(about)), task)
+    about = "reconcile two finished runs, of any engine, from their own logs"
+    _add_logs(commands.add_parser("logs", help=about, description=_sentence(about)))
+    about = "correlation and ranking over sub-tasks and models"
+    _add_agreement(commands.add_parser("agreement", help=about, description=_sentence(about)))
     return parser
 
 
-def _about(sentence: str) -> dict[str, str]:
-    return {"help": sentence, "description": sentence[0].upper() + sentence[1:] + "."}
+def _sentence(about: str) -> str:
+    return about[0].upper() + about[1:] + "."
 
 
 def _add_task(parser: argparse.ArgumentParser, task: str) -> None:
@@ -158,9 +169,6 @@ def _add_side(parser: argparse.ArgumentParser, side: str, *, templates_only: boo
     group.add_argument(f"--{side}-normalisation", choices=NORMALISATIONS, help="of a choice's logprob by its length")
     group.add_argument(f"--{side}-tie-break", choices=TIE_BREAKS)
     group.add_argument(
-        f"--{side}-tie-atol", type=float, metavar="NATS", help="scores this close count as tied (default: 0)"
-    )
-    group.add_argument(
         f"--{side}-seed", type=_whole_number(0), help="of its random tie-break, where it differs from --seed"
     )
     if side == "inspect":
@@ -182,3 +190,110 @@ def _whole_number(least: int) -> Callable[[str], int]:
         return value
 
     return convert
+
+
+def _add_logs(parser: argparse.ArgumentParser) -> None:
+    parser.set_defaults(run=_run_logs)
+    parser.add_argument(
+        "--lm-eval",
+        type=Path,
+        metavar="DIR",
+        action="append",
+        default=[],
+        help="folder of an lm-eval run, or its results file",
+    )
+    parser.add_argument(
+        "--inspect", type=Path, metavar="FILE", action="append", default=[], help="an Inspect log, .eval or .json"
+    )
+    parser.add_argument("--task", metavar="NAME", help="which of lm-eval's tasks, where the run has several")
+    parser.add_argument("--metric", metavar="NAME", help="which of lm-eval's metrics (default: acc, else its first)")
+    parser.add_argument("--scorer", metavar="NAME", help="which of Inspect's scorers (default: its headline)")
+    parser.add_argument(
+        "--out", type=Path, metavar="DIR", help="the report's folder (default: runs/logs-<hash of the logs>)"
+    )
+
+
+def _add_agreement(parser: argparse.ArgumentParser) -> None:
+    parser.set_defaults(run=_run_agreement)
+    parser.add_argument("runs", nargs="*", type=Path, metavar="RUN", help="folders of finished runs")
+    parser.add_argument("--out", type=Path, metavar="DIR", help="the report's folder")
+
+
+def _run_task(parsed: argparse.Namespace) -> int:
+    options = _options(parsed)
+    from reconcile.ledger_run import run_task
+
+    return run_task(options)
+
+
+def _run_logs(parsed: argparse.Namespace) -> int:
+    given = len(parsed.lm_eval) + len(parsed.inspect)
+    if given != 2:
+        raise InputError(
+            f"{given} logs given: name two, with --lm-eval DIR and --inspect FILE (either may stand twice)"
+        )
+    from reconcile.logs_run import run_logs
+
+    return run_logs(
+        lm_eval=parsed.lm_eval,
+        inspect=parsed.inspect,
+        task=parsed.task,
+        metric=parsed.metric,
+        scorer=parsed.scorer,
+        out=parsed.out,
+    )
+
+
+def _run_agreement(parsed: argparse.Namespace) -> int:
+    raise InputError("the agreement command is not available yet: compare single runs with mmlu, arc_easy or wikitext")
+
+
+def _options(parsed: argparse.Namespace) -> RunOptions:
+    lm_eval, inspect = _protocols(parsed)
+    subjects = getattr(parsed, "subjects", None)
+    return RunOptions(
+        task=parsed.task,
+        model=parsed.model,
+        data=parsed.data,
+        limit=parsed.limit,
+        metric=getattr(parsed, "metric", None) or _metric_of(lm_eval, parsed.task),
+        dtype=parsed.dtype,
+        logits_dtype=parsed.logits_dtype,
+        device=parsed.device,
+        seed=parsed.seed,
+        subjects=tuple(name.strip() for name in subjects.split(",") if name.strip()) if subjects is not None else None,
+        cache=not parsed.no_cache,
+        out=parsed.out,
+        lm_eval=lm_eval,
+        inspect=inspect,
+    )
+
+
+def _protocols(parsed: argparse.Namespace) -> tuple[Protocol, Protocol]:
+    """Both protocols: native, then what is said for both sides, then what is said for one."""
+    shared = {"num_fewshot": getattr(parsed, "num_fewshot", None), "seed": parsed.seed}
+    metric = getattr(parsed, "metric", None)
+    named = {"normalisation": METRICS[metric]} if metric else {}
+    own = getattr(parsed, "lm_eval_normalisation", None)
+    if metric and own and own != METRICS[metric]:
+        raise InputError(
+            f"--metric {metric} is normalisation {METRICS[metric]!r}, --lm-eval-normalisation says {own!r}: give one"
+        )
+    sides = []
+    for side, base in (("lm_eval", {**shared, **named}), ("inspect", shared)):
+        protocol = with_overrides(native_protocol(parsed.task, side), base)  # type: ignore[arg-type]
+        sides.append(with_overrides(protocol, _given(parsed, side)))
+    return sides[0], sides[1]
+
+
+def _given(parsed: argparse.Namespace, side: str) -> dict[str, object]:
+    """The side's own options by field name."""
+    names = ("template", "num_fewshot", "normalisation", "tie_break", "seed", "readout")
+    return {name: getattr(parsed, f"{side}_{name}", None) for name in names}
+
+
+def _metric_of(protocol: Protocol, task: str) -> str:
+    """lm-eval's name for the score its side's normalisation gives; a rule it has no name for is reported as acc."""
+    if task == "wikitext":
+        return "bits_per_byte"
+    return next((name for name, rule in METRICS.items() if rule == protocol.normalisation), "acc")

@@ -101,7 +101,7 @@ def read_trace(folder: Path) -> dict[str, Mapping[str, Any]]:
     path = folder / TRACE_NAME
     if not path.is_file():
         return {}
-    trace = {}
+    trace: dict[str, Mapping[str, Any]] = {}
     for number, record in _records(path):
         if not isinstance(record, dict) or "pair" not in record:
             raise InputError(f"{path}:{number} is not a line of a request trace")
@@ -181,7 +181,19 @@ def _whole_list(path: Path, text: str) -> list[Any]:
 
 
 _OWN_FIELDS = frozenset(
-    """doc_id doc target arguments resps filtered_resps filter metrics doc_hash prompt_hash target_hash""".split()
+    [
+        "doc_id",
+        "doc",
+        "target",
+        "arguments",
+        "resps",
+        "filtered_resps",
+        "filter",
+        "metrics",
+        "doc_hash",
+        "prompt_hash",
+        "target_hash",
+    ]
 )
 
 

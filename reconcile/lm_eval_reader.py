@@ -177,7 +177,9 @@ def _headline(files: LmEvalFiles, root: str, leaves: Sequence[str], metric: str 
 
 
 def _reported(files: LmEvalFiles, root: str) -> dict[str, float]:
-    return {key: value for key, value in files.results["results"][root].items() if isinstance(value, float)}
+    """Metric -> the full float, of the metrics themselves: standard errors stand elsewhere."""
+    entry = files.results["results"][root]
+    return {k: v for k, v in entry.items() if isinstance(v, float) and not _split_key(k)[0].endswith("_stderr")}
 
 
 def _stderr(reported: Mapping[str, Any], metric: str, filter_name: str) -> float | None:

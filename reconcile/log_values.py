@@ -113,16 +113,8 @@ def number_occurrences(samples: Iterable[SampleRecord], subject: bool = True) ->
 
 def pair_digest(context: str, continuation: str) -> str:
     """What a pair of texts is found by in a request trace: 32 hex digits."""
-    return _digest([context, continuation])
-
-
-def request_digest(context_ids: Sequence[int], continuation_ids: Sequence[int]) -> str:
-    """Identity of the token ids that were scored, and where they were cut: 32 hex digits."""
-    return _digest([list(context_ids), list(continuation_ids)])
-
-
-def _digest(value: list[Any]) -> str:
-    return hashlib.sha256(json.dumps(value, separators=(",", ":")).encode()).hexdigest()[:32]
+    text = json.dumps([context, continuation], separators=(",", ":"))
+    return hashlib.sha256(text.encode()).hexdigest()[:32]
 
 
 def mean(values: Sequence[float]) -> float:

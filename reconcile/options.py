@@ -5,6 +5,7 @@ Pure Python: the command line is parsed and checked with this alone, before torc
 
 import hashlib
 import json
+import os
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Literal
@@ -65,6 +66,11 @@ class RunOptions:
     def __post_init__(self) -> None:
         if self.limit is not None and self.limit < 1:
             raise InputError(f"--limit is {self.limit}; it counts items per sub-task and must be at least 1")
+
+    @property
+    def source(self) -> str:
+        """`data` in a form that means the same from any working directory."""
+        return self.data if self.data in ("sample", "hub") else os.path.abspath(os.path.expanduser(self.data))
 
     def digest(self) -> str:
         """Ten hex digits naming what was asked: model, data and both protocols, not where the result goes."""

@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from reconcile.ledger import SCHEMA_VERSION, Cell, Component, Ledger
+from reconcile.page_ledger import PageLedger
 from reconcile.report.facts import RunFacts
 from reconcile.runs import Protocol
 
@@ -48,6 +49,42 @@ def ledger_document(ledger: Ledger, facts: RunFacts, **further: object) -> dict[
         "readout_split": None if ledger.readout_split is None else asdict(ledger.readout_split),
         "notes": list(ledger.notes),
         **further,
+    }
+
+
+def page_document(ledger: PageLedger, facts: RunFacts) -> dict[str, Any]:
+    """The document of a perplexity ledger: logarithms in `reported`, the one-unit account in `bits_per_byte`."""
+    return {
+        "schema_version": SCHEMA_VERSION,
+        **identity(facts),
+        "metric": "ln_perplexity",
+        "reported": dict(ledger.reported),
+        "gap": float(ledger.gap),
+        "components": {component.name: component.value for component in ledger.components},
+        "bits_per_byte": asdict(ledger.bits_per_byte),
+        "num_items": dict(ledger.num_items),
+        "protocols": {side: protocol_block(protocol) for side, protocol in ledger.protocols.items()},
+        "accounted": ledger.accounted,
+        "items_unexplained": [],
+        "faults": list(ledger.faults),
+        "reported_metrics": dict(ledger.metric),
+        "units": dict(ledger.units),
+        "reported_raw": {side: dict(values) for side, values in ledger.reported_raw.items()},
+        "perplexities": {side: asdict(values) for side, values in ledger.perplexities.items()},
+        "harnesses": dict(ledger.harnesses),
+        "exact": {
+            "gap": ledger.gap,
+            "components": {component.name: component.exact for component in ledger.components},
+        },
+        "gross": {component.name: _gross(component) for component in ledger.components},
+        "coverage": {name: float(value) for name, value in ledger.coverage_lines.items()},
+        "cells": [{**asdict(cell), "nats": float(cell.nats), "off_path": cell.off_path} for cell in ledger.cells],
+        "one_at_a_time": [],
+        "interactions": [],
+        "intervals": {},
+        "chance": None,
+        "agreement": None,
+        "notes": list(ledger.notes),
     }
 
 

@@ -86,17 +86,18 @@ def _component_row(component: Component) -> tuple[str, ...]:
 
 def closing_sentence(ledger: Ledger) -> str:
     """Names the smallest sets of factors that, switched from one end, give every item the other end's credit."""
-    ends = {"from_lm_eval": "lm-eval's", "from_inspect": "Inspect's"}
     if ledger.closing_sets["from_lm_eval"] == ((),):
         return "No item's credit differs between the two protocols: there is nothing to switch."
-    parts = []
-    for end, owner in ends.items():
-        sets = [listed([_FACTOR_WORDS[name] for name in names]) for names in ledger.closing_sets[end]]
-        parts.append(f"from {owner} end {', or '.join(sets)}")
+    ends = {"from_lm_eval": "from lm-eval's end", "from_inspect": "from Inspect's end"}
+    parts = [f"{end} {_closing_sets(ledger.closing_sets[name])}" for name, end in ends.items()]
     return (
-        "To make the two harnesses agree item by item, switch " + "; ".join(parts) + ". "
-        "(The smallest sets that do; a component's size is no guide to this.)"
+        f"The smallest sets of parts that, switched, make the two harnesses agree item by item: {'; '.join(parts)}. "
+        "(A component's size is no guide to this.)"
     )
+
+
+def _closing_sets(sets: tuple[tuple[str, ...], ...]) -> str:
+    return ", or ".join(listed([_FACTOR_WORDS[name] for name in names]) for names in sets)
 
 
 def readout_section(ledger: Ledger) -> Section:

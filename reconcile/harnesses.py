@@ -1,0 +1,350 @@
+"""Runs both harnesses on one loaded model. The only module of the ledger that runs a harness.
+
+Each harness runs through its own public entry (lm-eval's `simple_evaluate`, Inspect's `eval`) and writes its own logs;
+nothing is read back here. Beside lm-eval's logs goes `requests.jsonl`, the token-level trace of what was scored.
+"""
+
+import json
+import logging
+import os
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+from llm.errors import InputError
+from llm.scoring.requests import Scorer, ScoreRequest, TokenScores
+from reconcile.lm_eval_logs import TRACE_NAME
+from reconcile.log_values import pair_digest
+from reconcile.options import RunOptions
+from reconcile.progress import Progress, stderr_to
+from reconcile.runs import HarnessRun, Protocol, SampleRecord
+
+_SHUFFLE_SEED = 20240229
+
+
+@dataclass(frozen=True, kw_only=True)
+class LoadedModel:
+    """The model, and the scorer of each door: one engine behind one store, or two engines that share nothing."""
+
+    model: Any
+    tokenizer: Any
+    lm_eval: "CountingScorer"
+    inspect: "CountingScorer"
+
+    @property
+    def fingerprint(self) -> str:
+        """Identity of weights and configuration."""
+        return str(self.model.fingerprint)
+
+    @property
+    def dtype(self) -> str:
+        """The weights' dtype by name."""
+        return str(self.model.dtype).removeprefix("torch.")
+
+
+class CountingScorer:
+    """Passes requests on to a scorer and shows how many came by, of `total` where that is known."""
+
+    def __init__(self, scorer: Scorer, progress: Progress) -> None:
+        self.scorer = scorer
+        self.progress = progress
+        self.total: int | None = None
+        self.done = 0
+
+    def expect(self, total: int | None) -> None:
+        """A new stage begins, which will ask for this many requests."""
+        self.total, self.done = total, 0
+
+    def score(self, requests: Sequence[ScoreRequest], *, top_k: int = 0) -> list[TokenScores]:
+        """Scores in request order."""
+        scores = self.scorer.score(requests, top_k=top_k)
+        self.done += len(requests)
+        self.progress.advance(self.done, self.total, "requests")
+        return scores
+
+
+def prepare_environment(options: RunOptions) -> None:
+    """Settings that harness libraries read when they are imported: no bars of their own, no network unless asked."""
+    os.environ.setdefault("TQDM_DISABLE", "1")
+    os.environ.setdefault("HF_DATASETS_DISABLE_PROGRESS_BARS", "1")
+    os.environ.setdefault("TOKENIZERS_PARALLELISM", "false")
+    if options.data != "hub" and not _is_remote(options.model):
+        for name in ("HF_HUB_OFFLINE", "HF_DATASETS_OFFLINE"):
+            os.environ.setdefault(name, "1")
+
+
+def _is_remote(ref: str) -> bool:
+    from llm.models import resolve_ref
+
+    return resolve_ref(ref).kind in ("hub", "hf")
+
+
+def load(options: RunOptions, progress: Progress) -> LoadedModel:
+    """Loads the model once and puts a scorer before each door.
+
+    Raises:
+        InputError: the model cannot be used.
+    """
+    from llm.models import load_model
+    from llm.scoring.plain import make_scorer
+
+    model, tokenizer = load_model(options.model, dtype=options.dtype, device=options.device)
+    first = make_scorer(model, logits_dtype=options.logits_dtype)
+    if not options.cache:
+        second = make_scorer(model, logits_dtype=options.logits_dtype)
+        return LoadedModel(
+            model=model,
+            tokenizer=tokenizer,
+            lm_eval=CountingScorer(first, progress),
+            inspect=CountingScorer(second, progress),
+        )
+    stored = CountingScorer(_stored(first, model, options), progress)
+    return LoadedModel(model=model, tokenizer=tokenizer, lm_eval=stored, inspect=stored)
+
+
+def _stored(scorer: Scorer, model: Any, options: RunOptions) -> Scorer:
+    """The engine behind the user's store, so that a killed run resumes and no harness repeats the other's work."""
+    from llm.scoring.store import ScoreStore, StoredScorer
+
+    return StoredScorer(scorer, ScoreStore(_store_path()), f"{model.fingerprint}|{model.dtype}|{options.logits_dtype}")
+
+
+def _store_path() -> Path:
+    return Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "harness-bridge" / "scores.sqlite"
+
+
+def expected_requests(options: RunOptions, protocol: Protocol) -> int | None:
+    """How many choices one side will score; None where that shows only in the tokens or while generating."""
+    if options.task == "wikitext" or protocol.readout == "generate":
+        return None
+    from llm.evaluation.data import load_items
+
+    items = load_items(options.task, options.source, subjects=options.subjects, limit=options.limit)
+    return sum(len(item.choices) for item in items) * (2 if protocol.normalisation == "pmi" else 1)
+
+
+def run_lm_eval(loaded: LoadedModel, options: RunOptions, folder: Path) -> None:
+    """lm-eval's evaluator over its task definitions; its results, samples and the trace go to `folder`.
+
+    Raises:
+        InputError: the task cannot be run so, or nothing was written.
+    """
+    folder.mkdir(parents=True, exist_ok=True)
+    loaded.lm_eval.expect(expected_requests(options, options.lm_eval))
+    with stderr_to(folder / "stderr.txt"), _quiet_logger("lm_eval"):
+        from llm.evaluation.harness.adapter import build_task_dict
+        from llm.evaluation.harness.lm_eval_lm import LlamaLmEvalLM
+
+        protocol = options.lm_eval
+        tasks = build_task_dict(
+            options.task,
+            options.source,
+            subjects=options.subjects,
+            num_fewshot=None if options.task == "wikitext" else protocol.num_fewshot,
+            normalisation=protocol.normalisation,
+            tie_break=protocol.tie_break,
+            seed=protocol.seed,
+            render=_renderer(protocol),
+            folder=folder / "tasks",
+        )
+        with _trace_file(folder / TRACE_NAME) as trace:
+            lm = LlamaLmEvalLM(
+                loaded.model,
+                loaded.tokenizer,
+                scorer=loaded.lm_eval,
+                logits_dtype=options.logits_dtype,
+                trace=trace,
+                name=options.model,
+            )
+            _evaluate(lm, tasks, options, folder)
+    if not list(folder.glob("results_*.json")):
+        raise InputError(f"lm-eval wrote no results to {folder}: see {folder / 'stderr.txt'}")
+
+
+def _evaluate(lm: Any, tasks: Any, options: RunOptions, folder: Path) -> None:
+    from lm_eval import simple_evaluate
+    from lm_eval.loggers import EvaluationTracker
+
+    tracker = EvaluationTracker(output_path=str(folder / "results.json"))
+    results = simple_evaluate(
+        model=lm,
+        model_args={"pretrained": options.model},
+        tasks=tasks.tasks,
+        task_manager=tasks.task_manager,
+        limit=options.limit,
+        log_samples=True,
+        evaluation_tracker=tracker,
+        apply_chat_template=options.lm_eval.chat_template,
+        batch_size=1,
+    )
+    assert results is not None
+    samples = results.pop("samples")
+    tracker.save_results_aggregated(results=results, samples=samples)
+    for name, task_samples in samples.items():
+        tracker.save_results_samples(task_name=name, samples=task_samples)
+
+
+def _renderer(protocol: Protocol) -> Any:
+    if protocol.template != "inspect":
+        return None
+    from tasks.rendering import render_inspect
+
+    return render_inspect
+
+
+@contextmanager
+def _quiet_logger(name: str) -> Iterator[None]:
+    """Holds a harness's logger to warnings, in the file its standard error goes to."""
+    logger = logging.getLogger(name)
+    level = logger.level
+    logger.setLevel(logging.WARNING)
+    try:
+        yield
+    finally:
+        logger.setLevel(level)
+
+
+@contextmanager
+def _trace_file(path: Path) -> Iterator[Any]:
+    """A trace that keeps, for each pair of texts, what `DocReader` reads: digest, token count, cuts.
+
+    A page scored in several windows is one line: its tokens and nats are summed, its windows counted.
+    """
+    lines: dict[str, dict[str, Any]] = {}
+
+    def trace(traced: Any) -> None:
+        name = pair_digest(traced.context, traced.continuation)
+        scored = len(traced.request.continuation_ids)
+        if traced.kind == "loglikelihood":
+            lines[name] = {
+                "pair": name,
+                "request": traced.request.digest,
+                "num_tokens": scored,
+                "num_truncated": traced.num_truncated,
+                "split": traced.split,
+            }
+            return
+        line = lines.setdefault(
+            name, {"pair": name, "index": traced.index, "num_tokens": 0, "num_windows": 0, "requests": []}
+        )
+        if line["index"] != traced.index:  # a copy of a page that was traced already
+            return
+        line["num_tokens"] += scored
+        line["num_windows"] += 1
+        line["requests"].append(traced.request.digest)
+
+    yield trace
+    with path.open("w", encoding="utf-8") as file:
+        for line in lines.values():
+            file.write(json.dumps(line) + "\n")
+
+
+def run_inspect(loaded: LoadedModel, options: RunOptions, folder: Path, *, protocol: Protocol | None = None) -> Path:
+    """Inspect's own `eval` over this project's task; returns the log it wrote to `folder`.
+
+    `protocol` replaces the options' for a further run of the same items.
+
+    Raises:
+        InputError: the task cannot be run so, or it did not succeed.
+    """
+    folder.mkdir(parents=True, exist_ok=True)
+    loaded.inspect.expect(expected_requests(options, protocol or options.inspect))
+    with stderr_to(folder / "stderr.txt"):
+        from inspect_ai import eval as inspect_eval
+
+        from providers.inspect_decoder import forget_loaded, register_loaded
+
+        name = register_loaded(
+            options.model,
+            model=loaded.model,
+            tokenizer=loaded.tokenizer,
+            scorer=loaded.inspect,
+            logits_dtype=options.logits_dtype,
+        )
+        try:
+            logs = inspect_eval(
+                _inspect_task(options, protocol or options.inspect),
+                model=name,
+                model_args={"logits_dtype": options.logits_dtype},
+                log_dir=str(folder),
+                log_format="eval",
+                display="none",
+                sample_shuffle=None if options.cache else _SHUFFLE_SEED,
+            )
+        finally:
+            forget_loaded(options.model)
+    log = logs[0]
+    if log.status != "success":
+        reason = log.error.message if log.error is not None else log.status
+        raise InputError(f"Inspect's run ended as {log.status}: {reason}")
+    return Path(log.location)
+
+
+def _inspect_task(options: RunOptions, protocol: Protocol) -> Any:
+    """The task as an object, so that no path and no working directory comes into it."""
+    if options.task == "wikitext":
+        from tasks.wikitext import wikitext
+
+        return wikitext(data=options.source, limit_per_subject=options.limit)
+    settings: dict[str, Any] = {
+        "data": options.source,
+        "limit_per_subject": options.limit,
+        "num_fewshot": protocol.num_fewshot,
+        "template": protocol.template,
+        "normalisation": protocol.normalisation,
+        "tie_break": protocol.tie_break,
+        "seed": protocol.seed,
+        "tie_atol": protocol.tie_atol,
+        "readout": protocol.readout,
+        "unconditional": needs_unconditional(options),
+    }
+    if options.task == "mmlu":
+        from tasks.mmlu import mmlu
+
+        return mmlu(subjects=list(options.subjects) if options.subjects else None, **settings)
+    from tasks.arc_easy import arc_easy
+
+    return arc_easy(**settings)
+
+
+def needs_unconditional(options: RunOptions) -> bool:
+    """Whether some cell between the two protocols subtracts the logprob after the empty context."""
+    return "pmi" in (options.lm_eval.normalisation, options.inspect.normalisation)
+
+
+def loglikelihood_protocol(protocol: Protocol) -> Protocol:
+    """The likelihood readout of the same template, which tells what the wording does from what generating does."""
+    return replace(protocol, readout="loglikelihood", chat_template=False)
+
+
+def fill_unconditional(run: HarnessRun, loaded: LoadedModel) -> HarnessRun:
+    """The run with every choice's logprob after the empty context, scored here where its harness had no use for it.
+
+    Only off-path cells read these, so they are no part of what the harness reported.
+    """
+    from llm.scoring.encoding import encode_pairs, fit
+
+    missing = sorted({text for sample in run.samples for text in _without_unconditional(sample)})
+    if not missing:
+        return run
+    pairs = encode_pairs(loaded.tokenizer, [("", text) for text in missing])
+    requests = [fit(pair.request, loaded.model.max_length)[0] for pair in pairs]
+    totals = dict(zip(missing, (scores.total for scores in loaded.lm_eval.score(requests)), strict=True))
+    return replace(run, samples=tuple(_with_unconditional(sample, totals) for sample in run.samples))
+
+
+def _without_unconditional(sample: SampleRecord) -> list[str]:
+    pairs = zip(sample.continuations, sample.scores, strict=True)
+    return [text for text, score in pairs if score.unconditional_logprob is None]
+
+
+def _with_unconditional(sample: SampleRecord, totals: Mapping[str, float]) -> SampleRecord:
+    if not sample.scores:
+        return sample
+    scores = tuple(
+        replace(score, unconditional_logprob=totals[text]) if score.unconditional_logprob is None else score
+        for text, score in zip(sample.continuations, sample.scores, strict=True)
+    )
+    return replace(sample, scores=scores)

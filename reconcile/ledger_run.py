@@ -1,0 +1,161 @@
+"""One `python -m reconcile TASK` call from the checked options to the finished folder.
+
+Nothing slow is imported here: the model and the harnesses come in when everything that can be checked has been.
+"""
+
+import shlex
+import sys
+from dataclasses import dataclass
+from importlib import metadata
+from pathlib import Path
+
+from reconcile.ledger import Ledger
+from reconcile.options import RunOptions
+from reconcile.page_ledger import PageLedger
+from reconcile.progress import Progress
+from reconcile.report.facts import RunFacts
+from reconcile.run_folder import working_folder
+from reconcile.runs import HarnessRun
+
+EXIT_ACCOUNTED, EXIT_UNEXPLAINED = 0, 1
+
+_PACKAGES = ("harness-bridge", "lm_eval", "inspect_ai", "torch", "transformers", "tokenizers", "datasets", "numpy")
+
+
+@dataclass(frozen=True, kw_only=True)
+class FinishedRun:
+    """What both harnesses left, read back from their logs."""
+
+    lm_eval: HarnessRun
+    inspect: HarnessRun
+    inspect_loglikelihood: HarnessRun | None
+    model_fingerprint: str
+    dtype: str
+
+
+def run_task(options: RunOptions) -> int:
+    """Runs both harnesses, writes the folder, prints the table; returns the exit code.
+
+    Raises:
+        InputError: anything that was asked for cannot be done.
+    """
+    progress = Progress()
+    progress.say(f"reconcile {options.task}: model {options.model}, data {options.data}")
+    check(options)
+    with working_folder(options.folder()) as folder:
+        finished = _run_harnesses(options, folder, progress)
+        facts = _facts(options, finished)
+        progress.say("accounting for the gap")
+        from reconcile.report.writing import print_report, write_report
+
+        ledger = _account(finished)
+        report = write_report(folder, ledger, facts)
+    print_report(report, options.folder())
+    return EXIT_ACCOUNTED if ledger.accounted else EXIT_UNEXPLAINED
+
+
+def check(options: RunOptions) -> None:
+    """Finds what is wrong with the model reference, the data and the folder before anything is loaded.
+
+    Raises:
+        InputError: the first thing found wrong.
+        ImportError: a harness is not installed; the message says what to install.
+    """
+    from llm.evaluation.data import validate
+    from llm.models import resolve_ref
+    from reconcile.run_folder import check_place
+
+    resolve_ref(options.model)
+    validate(options.task, options.source, subjects=options.subjects)
+    check_place(options.folder())
+    for package, extra in (("lm_eval", "lm-eval"), ("inspect_ai", "inspect")):
+        _require(package, extra)
+
+
+def _require(package: str, extra: str) -> None:
+    from importlib.util import find_spec
+
+    if find_spec(package) is None:
+        raise ImportError(f"{package} is not installed: pip install 'harness-bridge[{extra}]'")
+
+
+def _run_harnesses(options: RunOptions, folder: Path, progress: Progress) -> FinishedRun:
+    from reconcile import harnesses
+    from reconcile.logs import read_inspect_run, read_lm_eval_run
+
+    harnesses.prepare_environment(options)
+    progress.say("loading the model")
+    loaded = harnesses.load(options, progress)
+    progress.begin("lm-eval is scoring")
+    harnesses.run_lm_eval(loaded, options, folder / "lm_eval")
+    progress.begin("Inspect is scoring")
+    log = harnesses.run_inspect(loaded, options, folder / "inspect")
+    likelihoods = None
+    if options.inspect.readout == "generate":
+        progress.begin("Inspect is scoring the same items by likelihood, to tell wording from readout")
+        protocol = harnesses.loglikelihood_protocol(options.inspect)
+        likelihoods = harnesses.run_inspect(loaded, options, folder / "inspect_loglikelihood", protocol=protocol)
+    progress.say("reading both harnesses' logs")
+    runs = {
+        "lm_eval": read_lm_eval_run(folder / "lm_eval", metric=_logged_metric(options), protocol=options.lm_eval),
+        "inspect": read_inspect_run(log, protocol=options.inspect),
+    }
+    if harnesses.needs_unconditional(options):
+        runs = {side: harnesses.fill_unconditional(run, loaded) for side, run in runs.items()}
+    return FinishedRun(
+        **runs,
+        inspect_loglikelihood=None if likelihoods is None else read_inspect_run(likelihoods),
+        model_fingerprint=loaded.fingerprint,
+        dtype=loaded.dtype,
+    )
+
+
+def _logged_metric(options: RunOptions) -> str | None:
+    """The metric that lm-eval's side logs its credit under: its own name where it is stock, else acc."""
+    if options.task == "wikitext":
+        return None
+    from llm.evaluation.harness.protocols import STOCK_METRICS
+
+    stock = options.lm_eval.template == "lm-eval" and options.lm_eval.tie_break == "first"
+    names = STOCK_METRICS[options.task] if stock else {}
+    return names.get(options.lm_eval.normalisation, "acc")
+
+
+def _account(finished: FinishedRun) -> Ledger | PageLedger:
+    if finished.lm_eval.pages:
+        from reconcile.perplexity import decompose_pages
+
+        return decompose_pages(finished.lm_eval, finished.inspect)
+    from reconcile.decompose import decompose
+
+    return decompose(finished.lm_eval, finished.inspect, inspect_loglikelihood=finished.inspect_loglikelihood)
+
+
+def _facts(options: RunOptions, finished: FinishedRun) -> RunFacts:
+    from llm.evaluation.data import data_fingerprint
+
+    return RunFacts(
+        task=options.task,
+        model=options.model,
+        model_fingerprint=finished.model_fingerprint,
+        dtype=finished.dtype,
+        logits_dtype=options.logits_dtype,
+        data=options.data,
+        data_fingerprint=data_fingerprint(options.task, options.source, subjects=options.subjects),
+        limit=options.limit,
+        seed=options.seed,
+        shared_store=options.cache,
+        versions=installed_versions(),
+        command=shlex.join(["python", "-m", "reconcile", *sys.argv[1:]]),
+    )
+
+
+def installed_versions() -> dict[str, str]:
+    """The versions of Python and of the packages that took part."""
+    versions = {"python": sys.version.split()[0]}
+    for name in _PACKAGES:
+        try:
+            versions[name] = metadata.version(name)
+        except metadata.PackageNotFoundError:
+            continue
+    return versions

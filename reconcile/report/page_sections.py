@@ -1,0 +1,123 @@
+"""A ledger of perplexities in words and tables: bits per byte first, the difference of units beside it."""
+
+from fractions import Fraction
+
+from reconcile.page_ledger import PageLedger
+from reconcile.report.facts import RunFacts
+from reconcile.report.numbers import NO_VALUE, count, tiny
+from reconcile.report.sections import Section, Table
+
+_SIDES = {"lm_eval": "lm-eval", "inspect": "Inspect"}
+
+
+def bits_section(ledger: PageLedger) -> Section:
+    """The headline: both sides in bits per byte of the original page."""
+    bits = ledger.bits_per_byte
+    rows = [
+        ("lm-eval", _value(bits.lm_eval), ""),
+        ("Inspect", _value(bits.inspect), ""),
+        ("gap", _signed(bits.gap), "lm-eval − Inspect"),
+        *((f"  {name.replace('_', ' ')}", _signed(value), "") for name, value in bits.components.items()),
+    ]
+    table = Table(headers=("bits per byte of the original page", "value", ""), align="lrl", rows=tuple(rows))
+    sentence = "One unit on both sides, so this is the comparison to read."
+    return Section(title="Bits per byte", sentences=(sentence,), table=table, brief=True)
+
+
+def logarithms_section(ledger: PageLedger) -> Section:
+    """ln of the perplexities as reported: their difference is mostly one of units."""
+    units = ledger.units
+    rows = [
+        (f"ln {ledger.metric['lm_eval']}", repr(ledger.reported["lm_eval"]), f"nats per {units['lm_eval']}"),
+        (f"ln {ledger.metric['inspect']}", repr(ledger.reported["inspect"]), f"nats per {units['inspect']}"),
+        ("gap", _signed(ledger.gap), "a difference of units, not of models"),
+    ]
+    for component in ledger.components:
+        shown = tiny(component.exact) if component.name == "rounding" else _signed(component.exact)
+        note = component.reason or ""
+        if component.status == "inert":
+            note = f"cannot act here: {note}" if note else "cannot act here"
+        if component.name in ("coverage", "rounding", "unexplained") and component.exact == 0:
+            note = ""
+        rows.append((f"  {component.name.replace('_', ' ')}", shown, note))
+    table = Table(headers=("", "value", ""), align="lrl", rows=tuple(rows))
+    return Section(title="Perplexities as reported", table=table, brief=True)
+
+
+def perplexities_section(ledger: PageLedger) -> Section:
+    """Every perplexity of both sides, with the text each count came from."""
+    rows = []
+    for label, read in (
+        ("pages", lambda side: str(side.num_pages)),
+        ("text scored", lambda side: side.text),
+        ("window", lambda side: side.window),
+        ("nats", lambda side: _value(side.nats)),
+        ("words (original page)", lambda side: str(side.num_words)),
+        ("bytes (original page)", lambda side: str(side.num_bytes)),
+        ("tokens (text scored)", lambda side: str(side.num_tokens)),
+        ("perplexity per word", lambda side: _value(side.word)),
+        ("perplexity per byte", lambda side: _value(side.byte)),
+        ("perplexity per token", lambda side: _value(side.token)),
+        ("perplexity per page (geometric mean of the pages')", lambda side: _value(side.per_sequence)),
+        ("bits per byte", lambda side: _value(side.bits_per_byte)),
+    ):
+        rows.append((label, *(read(ledger.perplexities[side]) for side in _SIDES)))
+    return Section(title="All perplexities", table=Table(headers=("", *_SIDES.values()), align="lrr", rows=tuple(rows)))
+
+
+def page_cells_section(ledger: PageLedger) -> Section:
+    """Nats and tokens of every text and window over the common pages."""
+    rows = tuple(
+        (
+            cell.text,
+            cell.window,
+            _value(float(cell.nats)),
+            str(cell.num_tokens),
+            {"lm_eval": "lm-eval's own", "inspect": "Inspect's own", None: "off-path"}[cell.native],
+        )
+        for cell in ledger.cells
+    )
+    table = Table(headers=("text", "window", "nats", "tokens", ""), align="llrrl", rows=rows)
+    return Section(title="Cells", table=table)
+
+
+def page_coverage_section(ledger: PageLedger) -> Section:
+    """Which pages each side scored."""
+    numbers = ledger.num_items
+    sentence = (
+        f"{count(numbers['common'], 'page')} scored by both; {numbers.get('lm_eval_only', 0)} by lm-eval's side alone, "
+        f"{numbers.get('inspect_only', 0)} by Inspect's side alone."
+    )
+    lines = {name: value for name, value in ledger.coverage_lines.items() if value}
+    rows = tuple((name.replace("_", " "), _signed(value)) for name, value in lines.items())
+    table = Table(headers=("line", "net"), align="lr", rows=rows) if rows else None
+    return Section(title="Coverage", sentences=(sentence, *ledger.faults), table=table, brief=True)
+
+
+def page_settings_section(ledger: PageLedger, facts: RunFacts) -> Section:
+    """What ran over what."""
+    limit = "all pages" if facts.limit is None else f"the first {count(facts.limit, 'page')}"
+    sentence = f"Model {facts.model} ({facts.dtype or 'dtype not known'}); data {facts.data}, {limit}."
+    versions = tuple((name, version) for name, version in facts.versions.items())
+    table = Table(headers=("package", "version"), align="ll", rows=versions) if versions else None
+    return Section(title="Settings", sentences=(sentence, *dict.fromkeys(ledger.notes)), table=table)
+
+
+def page_sections(ledger: PageLedger, facts: RunFacts) -> list[Section]:
+    """All sections of a perplexity ledger, in the order they are read."""
+    return [
+        bits_section(ledger),
+        logarithms_section(ledger),
+        page_coverage_section(ledger),
+        perplexities_section(ledger),
+        page_cells_section(ledger),
+        page_settings_section(ledger, facts),
+    ]
+
+
+def _value(value: float | Fraction) -> str:
+    return NO_VALUE if value is None else f"{float(value):.6f}"
+
+
+def _signed(value: float | Fraction) -> str:
+    return "0" if value == 0 else f"{float(value):+.6f}"

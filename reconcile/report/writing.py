@@ -1,0 +1,69 @@
+"""Writes a run's reports into its folder and prints the brief one."""
+
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any
+
+from reconcile.ledger import Ledger
+from reconcile.page_ledger import PageLedger
+from reconcile.proof import Proof, prove
+from reconcile.report.document import ledger_document, page_document, write_document
+from reconcile.report.facts import RunFacts
+from reconcile.report.items import write_items, write_pages
+from reconcile.report.ledger_sections import ledger_sections
+from reconcile.report.markdown import as_markdown
+from reconcile.report.page_sections import page_sections
+from reconcile.report.proof_section import proof_section
+from reconcile.report.sections import Section
+from reconcile.report.terminal import make_console, print_sections
+
+
+@dataclass(frozen=True, kw_only=True)
+class Report:
+    """A report that was written: its title, all its sections, and how it ended in a sentence."""
+
+    title: str
+    sections: tuple[Section, ...]
+    verdict: str
+
+
+def write_report(folder: Path, ledger: Ledger | PageLedger, facts: RunFacts) -> Report:
+    """report.md, reconcile.json and items.csv in `folder`."""
+    if isinstance(ledger, PageLedger):
+        sections, document = page_sections(ledger, facts), page_document(ledger, facts)
+        write_pages(folder / "items.csv", ledger)
+    else:
+        proof = prove(ledger, shared_store=facts.shared_store)
+        sections, document = _choice_report(ledger, facts, proof)
+        write_items(folder / "items.csv", ledger)
+    title = f"{facts.benchmark}: {facts.model} behind lm-eval and behind Inspect"
+    write_document(folder / "reconcile.json", document)
+    (folder / "report.md").write_text(as_markdown(title, sections), encoding="utf-8")
+    return Report(title=title, sections=tuple(sections), verdict=_verdict(ledger))
+
+
+def _choice_report(ledger: Ledger, facts: RunFacts, proof: Proof | None) -> tuple[list[Section], dict[str, Any]]:
+    sections = ledger_sections(ledger, facts)
+    further: dict[str, Any] = {"agreement": None}
+    if proof is not None:
+        sections.insert(2, proof_section(proof))
+        further["agreement"] = {**asdict(proof), "holds": proof.holds}
+    return sections, ledger_document(ledger, facts, **further)
+
+
+def print_report(report: Report, folder: Path) -> None:
+    """The brief sections and where the whole report stands, on standard output."""
+    console = make_console()
+    print_sections(console, report.title, report.sections)
+    console.print()
+    console.print(report.verdict, soft_wrap=True)
+    console.print(f"Full report: {folder / 'report.md'}", soft_wrap=True, highlight=False)
+
+
+def _verdict(ledger: Ledger | PageLedger) -> str:
+    if ledger.accounted:
+        return "The gap is accounted for: unexplained 0."
+    if isinstance(ledger, PageLedger):
+        return f"NOT accounted for: {'; '.join(ledger.faults)}."
+    parts = [f"{len(ledger.unexplained)} items unexplained"] if ledger.unexplained else []
+    return f"NOT accounted for: {'; '.join([*parts, *ledger.faults])}."
