@@ -18,6 +18,7 @@ from reconcile.components import (
 )
 from reconcile.lattice import Lattice
 from reconcile.ledger import Component, ItemTable, Ledger
+from reconcile.luck import tie_break_spread
 from reconcile.matching import match
 from reconcile.replay import build_replay, build_side
 from reconcile.runs import HarnessRun
@@ -95,6 +96,7 @@ def decompose(
         readout_split=split_readout(
             left, right, positions=replay.rows.tolist(), shares=_readout_shares(grid.lattice), rest=rest
         ),
+        tie_break_spread=tie_break_spread(grid, replay.left, replay.right, num_common=num_common),
         num_items={**coverage.counts(matching), "replayed": len(replay.rows)},
         unexplained=rest.items,
         items=ItemTable(
@@ -107,6 +109,7 @@ def decompose(
             denominator=grid.lattice.denominator,
             contributions=split_by_origin(grid, replay.origins),
             contribution_denominator=grid.lattice.contribution_denominator,
+            choices={"lm_eval": replay.left.table, "inspect": replay.right.table},
             reasons=rest.reasons,
         ),
         notes=(*lm_eval.notes, *inspect.notes),

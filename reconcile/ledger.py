@@ -8,6 +8,8 @@ from typing import Literal
 import numpy as np
 from numpy.typing import NDArray
 
+from reconcile.choices import ChoiceTable
+from reconcile.luck import Spread
 from reconcile.runs import Protocol, SampleRecord
 
 SCHEMA_VERSION = "1.0"
@@ -153,7 +155,8 @@ class ItemRow:
 class ItemTable:
     """The common items by columns. `replayed` (N,) are the positions in `pairs` of the M items the lattice covers;
     per-cell picks and credits and per-factor contributions have M rows, credits as numerators over `denominator`,
-    contributions over `contribution_denominator`.
+    contributions over `contribution_denominator`. `choices` are the M items' choice scores by side, None for a side
+    that has none.
     """
 
     pairs: tuple[tuple[SampleRecord, SampleRecord], ...]
@@ -165,6 +168,7 @@ class ItemTable:
     denominator: int
     contributions: Mapping[str, NDArray[np.object_]]
     contribution_denominator: int
+    choices: Mapping[SideName, ChoiceTable | None]
     reasons: Mapping[int, str] = field(default_factory=dict)
 
     @property
@@ -198,7 +202,8 @@ class Ledger:
     Everything is lm-eval minus Inspect. `components` always holds template, length_normalisation, tie_break,
     coverage, rounding and unexplained, and tokenisation, engine and readout where they apply. `notes` are facts about
     the runs a reader must know; `faults` are run-level failures to explain (a reported value that its own credits do
-    not give), which count against `accounted` like an unexplained item.
+    not give), which count against `accounted` like an unexplained item. `tie_break_spread` is the tie-break component
+    over all seeds, where a side draws lots.
     """
 
     task: str
@@ -218,6 +223,7 @@ class Ledger:
     bound: Bound
     closing_sets: Mapping[str, tuple[tuple[str, ...], ...]]
     readout_split: ReadoutSplit | None
+    tie_break_spread: Spread | None
     num_items: Mapping[str, int]
     unexplained: tuple[UnexplainedItem, ...]
     items: ItemTable

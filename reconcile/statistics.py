@@ -1,0 +1,243 @@
+"""What a ledger's numbers say beyond its own items: intervals, tests, chance, ties, and the rules side by side.
+
+On its items a gap is exact. Everything here is about other items like these, so it takes the items for a sample.
+"""
+
+from collections import defaultdict
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from fractions import Fraction
+
+import numpy as np
+
+from reconcile.chance import Chance, against_chance
+from reconcile.coverage import mean
+from reconcile.ledger import ItemTable, Ledger, SideName
+from reconcile.matching import content
+from reconcile.normalisations import RuleScore, every_normalisation
+from reconcile.resampling import clustered_means, group_numbers, percentile_bounds, stratified_means
+from reconcile.significance import Interval, Test, discordant_interval, holm, paired_test
+from reconcile.ties import TieCensus, census
+
+FEW_DISCORDANT = 10
+"""Below this many items that differ, resampling them says little: the interval is exact instead."""
+
+ENOUGH_SUBJECTS = 30
+"""From this many subjects on, redrawing whole subjects is meaningful."""
+
+SIDES: tuple[SideName, SideName] = ("lm_eval", "inspect")
+
+
+@dataclass(frozen=True, kw_only=True)
+class Estimate:
+    """A mean over the common items, its interval for other items like these, and a test of it being 0.
+
+    `clustered` is the interval for other subjects as well; None below 30 subjects. A score has no test, a component
+    that cannot act has neither interval nor test. `num_up` and `num_down` count the items above and below 0.
+    """
+
+    value: Fraction
+    interval: Interval | None
+    clustered: Interval | None = None
+    test: Test | None = None
+    num_up: int = 0
+    num_down: int = 0
+
+
+@dataclass(frozen=True, kw_only=True)
+class SubjectGap:
+    """One sub-task: scores and gap over its common items. Its test is adjusted over all sub-tasks (Holm)."""
+
+    subject: str
+    num_items: int
+    lm_eval: Fraction
+    inspect: Fraction
+    gap: Estimate
+
+
+@dataclass(frozen=True, kw_only=True)
+class Statistics:
+    """All that is measured beside the ledger. Mappings by side hold "lm_eval" and "inspect".
+
+    `gap` is over the common items (coverage and rounding have no sampling error of this kind). `components` are
+    adjusted together (Holm). `chance` of a side always stands; `ties` and `normalisations` where it has likelihoods.
+    """
+
+    num_items: int
+    num_questions: int
+    num_subjects: int
+    num_resamples: int
+    seed: int
+    level: float
+    scores: Mapping[SideName, Estimate]
+    gap: Estimate
+    components: Mapping[str, Estimate]
+    subjects: tuple[SubjectGap, ...]
+    reported_stderr: Mapping[SideName, float | None]
+    chance: Mapping[SideName, Chance]
+    ties: Mapping[SideName, TieCensus | None]
+    normalisations: Mapping[SideName, tuple[RuleScore, ...]]
+
+
+def measure(ledger: Ledger, *, num_resamples: int = 10_000, seed: int = 0, level: float = 0.95) -> Statistics:
+    """Everything about a ledger that needs more than its own arithmetic.
+
+    The bootstrap is paired, redraws questions within their subject with all copies of one together, and depends on
+    `seed` alone.
+    """
+    table = ledger.items
+    samples = [left for left, _ in table.pairs]
+    strata, questions = group_numbers([s.subject for s in samples]), group_numbers([content(s) for s in samples])
+    columns = _columns(ledger)
+    values = np.array([[float(value) for value in column] for column in columns.values()]).T
+    bounds = percentile_bounds(
+        stratified_means(values, strata=strata, questions=questions, num_resamples=num_resamples, seed=seed), level
+    )
+    num_subjects = int(strata.max()) + 1
+    outer = None
+    if num_subjects >= ENOUGH_SUBJECTS:
+        redrawn = clustered_means(values, strata=strata, num_resamples=num_resamples, seed=seed)
+        outer = percentile_bounds(redrawn, level)
+    estimates = {
+        name: _estimate(name, column, place, bounds, outer, level)
+        for place, (name, column) in enumerate(columns.items())
+    }
+    components = {name.removeprefix("component "): e for name, e in estimates.items() if name.startswith("component ")}
+    return Statistics(
+        num_items=table.num_items,
+        num_questions=int(questions.max()) + 1,
+        num_subjects=num_subjects,
+        num_resamples=num_resamples,
+        seed=seed,
+        level=level,
+        scores={side: replace(estimates[f"score {side}"], test=None) for side in SIDES},
+        gap=estimates["gap"],
+        components=_adjusted(_without_inert(components, ledger)),
+        subjects=_subject_gaps(table, level),
+        reported_stderr={side: ledger.stderr.get(side) for side in SIDES},
+        chance={side: _chance(ledger, side) for side in SIDES},
+        ties={side: _ties(ledger, side) for side in SIDES},
+        normalisations={side: _normalisations(ledger, side) for side in SIDES},
+    )
+
+
+def _columns(ledger: Ledger) -> dict[str, list[Fraction]]:
+    """One exact number an item for each statistic: both scores, the gap, every component that is made of items."""
+    table = ledger.items
+    left, right = list(table.logged_lm_eval), list(table.logged_inspect)
+    columns = {
+        "score lm_eval": left,
+        "score inspect": right,
+        "gap": [one - other for one, other in zip(left, right, strict=True)],
+    }
+    for name, numerators in table.contributions.items():
+        column = [Fraction(0)] * table.num_items
+        for position, numerator in zip(table.replayed.tolist(), numerators, strict=True):
+            if numerator:
+                column[position] = Fraction(int(numerator), table.contribution_denominator)
+        columns[f"component {name}"] = column
+    return columns
+
+
+def _estimate(
+    name: str,
+    column: Sequence[Fraction],
+    place: int,
+    bounds: tuple[np.ndarray, np.ndarray],
+    outer: tuple[np.ndarray, np.ndarray] | None,
+    level: float,
+) -> Estimate:
+    up, down = sum(value > 0 for value in column), sum(value < 0 for value in column)
+    is_score = name.startswith("score ")
+    interval = Interval(
+        low=float(bounds[0][place]),
+        high=float(bounds[1][place]),
+        method="paired bootstrap within subjects",
+        level=level,
+    )
+    if not is_score and up + down < FEW_DISCORDANT:
+        interval = discordant_interval(column, level)
+    clustered = None
+    if outer is not None:
+        clustered = Interval(
+            low=float(outer[0][place]), high=float(outer[1][place]), method="bootstrap of whole subjects", level=level
+        )
+    return Estimate(
+        value=mean(column),
+        interval=interval,
+        clustered=clustered,
+        test=None if is_score else paired_test(column),
+        num_up=up,
+        num_down=down,
+    )
+
+
+def _without_inert(components: Mapping[str, Estimate], ledger: Ledger) -> dict[str, Estimate]:
+    acting = {component.name for component in ledger.components if component.status == "acts"}
+    return {
+        name: estimate if name in acting else Estimate(value=estimate.value, interval=None)
+        for name, estimate in components.items()
+    }
+
+
+def _adjusted(estimates: Mapping[str, Estimate]) -> dict[str, Estimate]:
+    corrected = holm({name: e.test.p_value for name, e in estimates.items() if e.test is not None})
+    return {
+        name: e if e.test is None else replace(e, test=replace(e.test, adjusted=corrected[name]))
+        for name, e in estimates.items()
+    }
+
+
+def _subject_gaps(table: ItemTable, level: float) -> tuple[SubjectGap, ...]:
+    """Sub-tasks in order of appearance; intervals are exact on the few items each has."""
+    credits: defaultdict[str, list[tuple[Fraction, Fraction]]] = defaultdict(list)
+    for (left, _), ours, theirs in zip(table.pairs, table.logged_lm_eval, table.logged_inspect, strict=True):
+        credits[left.subject].append((ours, theirs))
+    gaps = {}
+    for subject, pairs in credits.items():
+        differences = [ours - theirs for ours, theirs in pairs]
+        gaps[subject] = Estimate(
+            value=mean(differences),
+            interval=discordant_interval(differences, level),
+            test=paired_test(differences),
+            num_up=sum(difference > 0 for difference in differences),
+            num_down=sum(difference < 0 for difference in differences),
+        )
+    return tuple(
+        SubjectGap(
+            subject=subject,
+            num_items=len(credits[subject]),
+            lm_eval=mean(ours for ours, _ in credits[subject]),
+            inspect=mean(theirs for _, theirs in credits[subject]),
+            gap=gap,
+        )
+        for subject, gap in _adjusted(gaps).items()
+    )
+
+
+def _chance(ledger: Ledger, side: SideName) -> Chance:
+    table, place = ledger.items, SIDES.index(side)
+    samples = [pair[place] for pair in table.pairs]
+    return against_chance(
+        credits=table.logged_lm_eval if side == "lm_eval" else table.logged_inspect,
+        num_choices=[len(sample.choices) for sample in samples],
+        picks=[sample.pick for sample in samples],
+        gold=[sample.gold for sample in samples],
+        table=table.choices[side],
+    )
+
+
+def _ties(ledger: Ledger, side: SideName) -> TieCensus | None:
+    choices = ledger.items.choices[side]
+    if choices is None or not choices.num_items:
+        return None
+    place = SIDES.index(side)
+    samples = [ledger.items.pairs[position][place] for position in ledger.items.replayed.tolist()]
+    return census(choices, samples, ledger.protocols[side])
+
+
+def _normalisations(ledger: Ledger, side: SideName) -> tuple[RuleScore, ...]:
+    choices = ledger.items.choices[side]
+    if choices is None or not choices.num_items:
+        return ()
+    return every_normalisation(choices, ledger.protocols[side])
