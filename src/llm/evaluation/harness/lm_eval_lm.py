@@ -276,13 +276,16 @@ class LlamaLmEvalLM(TemplateLM):
         from llm.scoring.generation import generate
 
         asked = [self._generation_request(index, *instance.args) for index, instance in enumerate(requests)]
-        texts: list[str] = []
-        step = self.batch_size * 4
         with self._progress(len(asked), "generate_until", disable_tqdm) as bar:
-            for start in range(0, len(asked), step):
-                part = generate(self.model, self.tokenizer, asked[start : start + step], batch_size=self.batch_size)
-                texts.extend(generation.text for generation in part)
-                bar.update(len(part))
+            done = generate(
+                self.model,
+                self.tokenizer,
+                asked,
+                batch_size=self.batch_size,
+                max_length=self.max_length,
+                progress=lambda count: bar.update(count - bar.n),
+            )
+        texts = [generation.text for generation in done]
         for instance, text in zip(requests, texts, strict=True):
             self.cache_hook.add_partial("generate_until", instance.args, text)
         return texts

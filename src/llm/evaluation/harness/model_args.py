@@ -14,13 +14,17 @@ _IGNORED = ("max_batch_size", "trust_remote_code")  # lm-eval adds them unasked;
 
 @dataclass(frozen=True, kw_only=True)
 class ModelArgs:
-    """What lm-eval says about the model. `model` None is the default model."""
+    """What lm-eval says about the model. `model` None is the default model.
+
+    lm-eval's command line passes batch_size 1 where its user asks for nothing; no score depends on it, so it is read
+    as "auto".
+    """
 
     model: str | None = None
     dtype: str = "auto"
     logits_dtype: str = "float32"
     device: str = "auto"
-    batch_size: int | str = 8
+    batch_size: int | str = "auto"
     max_length: int | None = None
     max_gen_toks: int = 256
 
@@ -40,6 +44,8 @@ class ModelArgs:
             _positive(name, arguments)
         if "model" in arguments:
             arguments["model"] = str(arguments["model"])
+        if str(arguments.get("batch_size")) == "1":
+            arguments["batch_size"] = "auto"
         return cls(**{name: value for name, value in arguments.items() if value is not None})
 
     def load(self) -> tuple[Any, Any]:
