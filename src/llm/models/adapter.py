@@ -20,6 +20,8 @@ from torch import Tensor, nn
 
 from llm.errors import InputError
 from llm.models.decoder import Attend, causal_mask, state_digest
+from llm.models.gguf_files import GGUFFile
+from llm.models.tokenizer import gguf_tokenizer
 
 _IMPLEMENTATION = "harness_bridge"
 _PROBE_LENGTHS = (9, 6)
@@ -106,7 +108,8 @@ def load_hf(ref: str, dtype: torch.dtype, device: torch.device) -> tuple[LogitsM
 
     Raises InputError when transformers cannot load it as a causal LM from safetensors or GGUF.
     """
-    from transformers import AutoModelForCausalLM, AutoTokenizer
+    from transformers import AutoModelForCausalLM
+    from transformers.utils import logging
 
     path = Path(ref).expanduser()
     where: dict[str, Any] = {"pretrained_model_name_or_path": str(path) if path.exists() else ref}
@@ -114,15 +117,32 @@ def load_hf(ref: str, dtype: torch.dtype, device: torch.device) -> tuple[LogitsM
         where = {"pretrained_model_name_or_path": str(path.parent), "gguf_file": path.name}
     else:
         where["use_safetensors"] = True
+    tokenizer = _tokenizer(ref, path)
+    logging.disable_progress_bar()
     try:
-        tokenizer = AutoTokenizer.from_pretrained(
-            **{name: value for name, value in where.items() if name != "use_safetensors"}, trust_remote_code=False
-        )
         inner = AutoModelForCausalLM.from_pretrained(**where, dtype=dtype, trust_remote_code=False)
     except Exception as error:  # transformers raises whatever its parts raise
-        reason = str(error).strip().splitlines()[0] if str(error).strip() else type(error).__name__
-        raise InputError(f"transformers cannot load {ref!r} as a causal LM: {reason}") from error
+        raise _cannot_load(ref, error) from error
+    finally:
+        logging.enable_progress_bar()
     return adapt(inner.to(device).eval()), tokenizer
+
+
+def _tokenizer(ref: str, path: Path) -> Any:
+    """The tokenizer saved beside the weights; a GGUF's is read by this project, exactly and in seconds."""
+    if path.suffix == ".gguf":
+        return gguf_tokenizer(GGUFFile(path).metadata, path)
+    from transformers import AutoTokenizer
+
+    try:
+        return AutoTokenizer.from_pretrained(str(path) if path.exists() else ref, trust_remote_code=False)
+    except Exception as error:  # transformers raises whatever its parts raise
+        raise _cannot_load(ref, error) from error
+
+
+def _cannot_load(ref: str, error: Exception) -> InputError:
+    reason = str(error).strip().splitlines()[0] if str(error).strip() else type(error).__name__
+    return InputError(f"transformers cannot load {ref!r} as a causal LM: {reason}")
 
 
 def adapt(inner: Any) -> LogitsModel:
