@@ -18,10 +18,12 @@ NORMALISATION, TIE_BREAK, READOUT = "length_normalisation", "tie_break", "readou
 class SideData:
     """What one side brings for the M replayed items: choice scores under its template, and what it generated.
 
-    `table` is None where it has no choice scores; `generated` is None where it reads likelihoods.
+    `table` is None where it has no choice scores; `generated` is None where it reads likelihoods. Its random ties
+    draw by `keys` (M,), the digests under which it knows the items.
     """
 
     protocol: Protocol
+    keys: tuple[str, ...]
     table: ChoiceTable | None
     generated: Marks | None
 
@@ -94,9 +96,17 @@ def _cell_marks(
         assert side.generated is not None
         return side.generated
     normalisation = (inspect if NORMALISATION in cell else lm_eval).protocol.normalisation
-    tie_break, seed, tie_atol = tie_rule((inspect if TIE_BREAK in cell else lm_eval).protocol)
-    key = (source in cell, normalisation, tie_break, seed, tie_atol)
+    ruler = inspect if TIE_BREAK in cell else lm_eval
+    tie_break, seed, tie_atol = tie_rule(ruler.protocol)
+    key = (source in cell, normalisation, TIE_BREAK in cell)
     if key not in cache:
         assert side.table is not None
-        cache[key] = mark(side.table, normalisation=normalisation, tie_break=tie_break, seed=seed, tie_atol=tie_atol)
+        cache[key] = mark(
+            side.table,
+            normalisation=normalisation,
+            tie_break=tie_break,
+            seed=seed,
+            tie_atol=tie_atol,
+            keys=ruler.keys,
+        )
     return cache[key]

@@ -7,7 +7,7 @@ from fractions import Fraction
 import numpy as np
 
 from reconcile.choices import ChoiceTable
-from reconcile.coverage import mean
+from reconcile.exact import exact_sum, mean
 from reconcile.significance import Test, guessing_test
 
 
@@ -51,7 +51,7 @@ def against_chance(
         score=mean(credits),
         level=mean(Fraction(1, count) for count in num_choices),
         num_items=len(credits),
-        test=guessing_test(sum(credits, Fraction(0)), num_choices),
+        test=guessing_test(exact_sum(credits), num_choices),
         picks=_positions([pick for pick in picks if pick is not None], max(num_choices)),
         gold=_positions(gold, max(num_choices)),
         no_pick=sum(pick is None for pick in picks),

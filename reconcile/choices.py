@@ -105,16 +105,32 @@ class Marks:
 
     def fractions(self) -> list[Fraction]:
         """The credits, one exact fraction an item."""
-        return [Fraction(a, b) for a, b in zip(self.above.tolist(), self.below.tolist(), strict=True)]
+        known: dict[tuple[int, int], Fraction] = {}
+        ratios = zip(self.above.tolist(), self.below.tolist(), strict=True)
+        return [known.get(ratio) or known.setdefault(ratio, Fraction(*ratio)) for ratio in ratios]
+
+    def mean(self) -> Fraction:
+        """The mean credit, exactly."""
+        sums = [Fraction(int(self.above[self.below == d].sum()), int(d)) for d in np.unique(self.below)]
+        return sum(sums, Fraction(0)) / max(len(self.below), 1)
 
 
 def mark(
-    table: ChoiceTable, *, normalisation: rules.Normalisation, tie_break: rules.TieBreak, seed: int, tie_atol: float
+    table: ChoiceTable,
+    *,
+    normalisation: rules.Normalisation,
+    tie_break: rules.TieBreak,
+    seed: int,
+    tie_atol: float,
+    keys: Sequence[str] | None = None,
 ) -> Marks:
-    """Picks and credits of every item under one normalisation and tie-break."""
+    """Picks and credits of every item under one normalisation and tie-break; random ties draw by `keys`, if not the
+    table's own.
+    """
     tied = table.tied(normalisation, tie_atol)
-    above, below = rules.credit_ratios(tied, table.gold, rule=tie_break, seed=seed, keys=table.keys)
-    picks = rules.resolve(tied, rule=tie_break, seed=seed, keys=table.keys)
+    draws = table.keys if keys is None else keys
+    above, below = rules.credit_ratios(tied, table.gold, rule=tie_break, seed=seed, keys=draws)
+    picks = rules.resolve(tied, rule=tie_break, seed=seed, keys=draws)
     return Marks(picks=picks, above=above, below=below)
 
 
@@ -134,44 +150,42 @@ def has_scores(sample: SampleRecord) -> bool:
     return bool(sample.choices) and len(sample.scores) == len(sample.choices)
 
 
-def build_table(samples: Sequence[SampleRecord], keys: Sequence[str] | None = None) -> ChoiceTable:
+def build_table(samples: Sequence[SampleRecord]) -> ChoiceTable:
     """Arrays of the samples' choice scores; every sample must satisfy `has_scores`.
 
     A log that counts no tokens still tells the order of one-letter continuations: they are taken as one token each.
     """
     width = max((len(sample.scores) for sample in samples), default=1)
     shape = (len(samples), width)
-    columns = {name: np.full(shape, np.nan) for name in ("logprob", "chars", "bytes", "tokens", "unconditional")}
+    columns = np.full((*shape, 5), np.nan)
     valid = np.zeros(shape, dtype=bool)
     for row, sample in enumerate(samples):
         count = len(sample.scores)
         valid[row, :count] = True
-        columns["logprob"][row, :count] = [score.logprob for score in sample.scores]
-        columns["chars"][row, :count] = [score.num_chars for score in sample.scores]
-        columns["bytes"][row, :count] = [score.num_bytes for score in sample.scores]
-        columns["tokens"][row, :count] = _token_counts(sample)
-        columns["unconditional"][row, :count] = [
-            np.nan if score.unconditional_logprob is None else score.unconditional_logprob for score in sample.scores
+        columns[row, :count] = [
+            (
+                score.logprob,
+                score.num_chars,
+                score.num_bytes,
+                np.nan if score.num_tokens is None else score.num_tokens,
+                np.nan if score.unconditional_logprob is None else score.unconditional_logprob,
+            )
+            for score in sample.scores
         ]
+        if np.isnan(columns[row, :count, 3]).any() and _is_letters(sample.continuations):
+            columns[row, :count, 3] = 1
     return ChoiceTable(
-        keys=tuple(keys) if keys is not None else tuple(sample.key.digest for sample in samples),
+        keys=tuple(sample.key.digest for sample in samples),
         gold=np.array([sample.gold for sample in samples], dtype=np.int64),
         valid=valid,
-        logprobs=columns["logprob"],
-        num_chars=columns["chars"],
-        num_bytes=columns["bytes"],
-        num_tokens=columns["tokens"],
-        unconditional=columns["unconditional"],
+        logprobs=columns[..., 0],
+        num_chars=columns[..., 1],
+        num_bytes=columns[..., 2],
+        num_tokens=columns[..., 3],
+        unconditional=columns[..., 4],
     )
 
 
-def _token_counts(sample: SampleRecord) -> list[float]:
-    counts = [score.num_tokens for score in sample.scores]
-    if None in counts and sample.continuations and all(_is_letter(text) for text in sample.continuations):
-        return [1.0] * len(counts)
-    return [np.nan if count is None else float(count) for count in counts]
-
-
-def _is_letter(continuation: str) -> bool:
-    text = continuation.strip()
-    return len(text) == 1 and text.isalpha()
+def _is_letters(continuations: Sequence[str]) -> bool:
+    texts = [continuation.strip() for continuation in continuations]
+    return bool(texts) and all(len(text) == 1 and text.isalpha() for text in texts)

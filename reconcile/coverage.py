@@ -6,10 +6,11 @@ the sum of (credit - S) over it, divided by the number of items the side scored:
 """
 
 from collections import defaultdict
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from fractions import Fraction
 
+from reconcile.exact import exact_sum, mean
 from reconcile.matching import Matching, Unmatched, is_credited
 from reconcile.runs import HarnessRun, SampleRecord
 
@@ -30,6 +31,8 @@ class SideCoverage:
 def logged_credit(sample: SampleRecord) -> Fraction:
     """The credit a harness logged, as the fraction it means: a float 0.333... is 1/3."""
     assert sample.credit is not None
+    if sample.credit.denominator <= _SMALL_DENOMINATOR:
+        return sample.credit
     simple = sample.credit.limit_denominator(_SMALL_DENOMINATOR)
     return simple if float(simple) == float(sample.credit) else sample.credit
 
@@ -56,7 +59,7 @@ def side_coverage(run: HarnessRun, common: Sequence[Fraction], unmatched: Unmatc
         "gold": unmatched.gold,
     }
     lines = {
-        name: sum((logged_credit(s) - shared for s in samples if is_credited(s)), Fraction(0)) / max(len(own), 1)
+        name: exact_sum(logged_credit(s) - shared for s in samples if is_credited(s)) / max(len(own), 1)
         for name, samples in groups.items()
     }
     lines["averaging"] = value - everything
@@ -79,9 +82,3 @@ def counts(matching: Matching) -> dict[str, int]:
         "errored": len(left.errored) + len(right.errored) + matching.num_errored_both,
         "gold_differs": max(len(left.gold), len(right.gold)),
     }
-
-
-def mean(values: Iterable[Fraction]) -> Fraction:
-    """The exact mean; 0 over nothing."""
-    numbers = list(values)
-    return sum(numbers, Fraction(0)) / len(numbers) if numbers else Fraction(0)

@@ -9,7 +9,6 @@ import numpy as np
 
 from reconcile.cells import NORMALISATION, TIE_BREAK, Grid, SideData, reads_generation
 from reconcile.lattice import Switched
-from reconcile.runs import Protocol
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -84,8 +83,8 @@ def tie_break_spread(grid: Grid, left: SideData, right: SideData, *, num_common:
         if reads_generation(cell, lm_eval=left, inspect=right):
             continue
         side = right if grid.source in cell else left
-        ruler = (right if TIE_BREAK in cell else left).protocol
-        if ruler.tie_break == "random" and side.table is not None:
+        ruler = right if TIE_BREAK in cell else left
+        if ruler.protocol.tie_break == "random" and side.table is not None:
             found, luck = _cell_draws(grid, cell, side, ruler, right if NORMALISATION in cell else left, weight)
             draws += found
             realised -= luck
@@ -104,16 +103,16 @@ def _weights(grid: Grid) -> dict[Switched, Fraction]:
 
 
 def _cell_draws(
-    grid: Grid, cell: Switched, side: SideData, ruler: Protocol, lengths: SideData, weight: Fraction
+    grid: Grid, cell: Switched, side: SideData, ruler: SideData, lengths: SideData, weight: Fraction
 ) -> tuple[list[Draw], Fraction]:
     """A cell's draws, and by how much this seed's outcome exceeds their expectation."""
     table = side.table
     assert table is not None
-    tied = table.tied(lengths.protocol.normalisation, ruler.tie_atol)
+    tied = table.tied(lengths.protocol.normalisation, ruler.protocol.tie_atol)
     draws, luck = [], Fraction(0)
     for row in np.flatnonzero(tied.sum(axis=1) > 1).tolist():
         draw = Draw(
-            key=draw_key(table.keys[row], ruler.seed),
+            key=draw_key(ruler.keys[row], ruler.protocol.seed),
             weight=weight,
             tied=frozenset(np.flatnonzero(tied[row]).tolist()),
             gold=int(table.gold[row]),

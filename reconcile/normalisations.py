@@ -5,7 +5,6 @@ from fractions import Fraction
 
 from llm.evaluation import rules
 from reconcile.choices import ChoiceTable, mark
-from reconcile.coverage import mean
 from reconcile.runs import Protocol
 
 
@@ -59,4 +58,4 @@ def _score(
     marks = mark(
         table, normalisation=normalisation, tie_break=tie_break, seed=protocol.seed, tie_atol=protocol.tie_atol
     )
-    return mean(marks.fractions())
+    return marks.mean()

@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 from llm.errors import InputError
 from reconcile.agreement import FEWEST_SUBJECTS
 from reconcile.coefficients import Coefficient, kendall, kendall_rows, order_signs, pearson
-from reconcile.coverage import mean
+from reconcile.exact import mean
 from reconcile.ledger import Ledger
 from reconcile.resampling import group_numbers, percentile_bounds, stratified_means
 from reconcile.significance import Interval

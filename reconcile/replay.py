@@ -12,7 +12,7 @@ from reconcile.choices import ChoiceTable, build_table, has_scores, mark_nativel
 from reconcile.coverage import logged_credit
 from reconcile.matching import match
 from reconcile.origins import Origin, defines_same_text, origin
-from reconcile.runs import HarnessRun, SampleRecord
+from reconcile.runs import HarnessRun, Protocol, SampleRecord
 
 NO_SCORES = "no score of every choice is logged"
 NOT_SEPARABLE = (
@@ -23,15 +23,19 @@ NOT_SEPARABLE = (
 
 @dataclass(frozen=True, kw_only=True)
 class Side:
-    """One run over the N common items: its own records, those with its choice scores, and the credits it logged.
+    """One run over the N common items: its own records and the credits it logged.
 
-    `derived` (N,) are the credits that the rules give at its native protocol; None where the log does not tell.
+    `scored` (N,) are the records that hold its choice scores, `table` those that exist, `table_rows` (N,) where in the
+    table an item stands (-1: nowhere). `derived` (N,) are the credits that the rules give at the native protocol, None
+    where the log does not tell.
     """
 
     run: HarnessRun
     native: tuple[SampleRecord, ...]
-    scored: tuple[SampleRecord | None, ...]
     logged: tuple[Fraction, ...]
+    scored: tuple[SampleRecord | None, ...]
+    table: ChoiceTable
+    table_rows: NDArray[np.int64]
     derived: tuple[Fraction | None, ...]
 
     @property
@@ -72,8 +76,18 @@ class Replay:
 def build_side(run: HarnessRun, native: Sequence[SampleRecord], loglikelihood: HarnessRun | None) -> Side:
     """One run's common items; `loglikelihood` is the run that holds the choice scores of a generating one."""
     scored = _scored_samples(run, native, loglikelihood)
-    logged = tuple(logged_credit(sample) for sample in native)
-    return Side(run=run, native=tuple(native), scored=scored, logged=logged, derived=_derive(run, native))
+    table = build_table([sample for sample in scored if sample is not None])
+    has_row = np.array([sample is not None for sample in scored], dtype=bool)
+    table_rows = np.where(has_row, np.cumsum(has_row) - 1, -1)
+    return Side(
+        run=run,
+        native=tuple(native),
+        logged=tuple(logged_credit(sample) for sample in native),
+        scored=scored,
+        table=table,
+        table_rows=table_rows,
+        derived=_derive(run.protocol, native, table, table_rows),
+    )
 
 
 def _scored_samples(
@@ -89,18 +103,14 @@ def _scored_samples(
     return tuple(sample if sample is not None and has_scores(sample) else None for sample in candidates)
 
 
-def _derive(run: HarnessRun, native: Sequence[SampleRecord]) -> tuple[Fraction | None, ...]:
-    if run.protocol.readout == "generate":
+def _derive(
+    protocol: Protocol, native: Sequence[SampleRecord], table: ChoiceTable, table_rows: NDArray[np.int64]
+) -> tuple[Fraction | None, ...]:
+    if protocol.readout == "generate":
         return tuple(generated_marks(native).fractions())
-    derived: list[Fraction | None] = [None] * len(native)
-    table_rows = [position for position, sample in enumerate(native) if has_scores(sample)]
-    table = build_table([native[position] for position in table_rows])
-    obstructed, _ = table.obstacle(run.protocol.normalisation)
-    for position, credit, lost in zip(
-        table_rows, mark_natively(table, run.protocol).fractions(), obstructed.tolist(), strict=True
-    ):
-        derived[position] = None if lost else credit
-    return tuple(derived)
+    obstructed, _ = table.obstacle(protocol.normalisation)
+    credits = mark_natively(table, protocol).fractions()
+    return tuple(None if row < 0 or obstructed[row] else credits[row] for row in table_rows.tolist())
 
 
 def build_replay(left: Side, right: Side) -> Replay:
@@ -108,13 +118,13 @@ def build_replay(left: Side, right: Side) -> Replay:
     if left.generates and right.generates:
         return _replay_rows(left, right, np.arange(len(left.native)), {})
     obstacles = {position: reason for position, reason in _missing_scores(left, right) if reason}
-    rows = np.array([p for p in range(len(left.native)) if p not in obstacles], dtype=np.int64)
-    tables = [_table(side, rows, left) for side in (left, right)]
-    for rule in {left.run.protocol.normalisation, right.run.protocol.normalisation}:
-        for table in tables:
-            lost, reason = table.obstacle(rule)
-            obstacles.update({int(position): reason for position in rows[lost]})
-    kept = np.array([p for p in rows.tolist() if p not in obstacles], dtype=np.int64)
+    for side in (left, right):
+        for rule in {left.run.protocol.normalisation, right.run.protocol.normalisation}:
+            lost, reason = side.table.obstacle(rule)
+            if lost.any():
+                hit = np.flatnonzero(lost[side.table_rows] & (side.table_rows >= 0)).tolist()
+                obstacles.update({position: reason for position in hit if position not in obstacles})
+    kept = np.array([position for position in range(len(left.native)) if position not in obstacles], dtype=np.int64)
     return _replay_rows(left, right, kept, obstacles)
 
 
@@ -140,22 +150,17 @@ def _replay_rows(left: Side, right: Side, rows: NDArray[np.int64], obstacles: Ma
     return Replay(
         rows=rows,
         obstacles=obstacles,
-        left=_side_data(left, rows, left, with_table=not both_generate),
-        right=_side_data(right, rows, left, with_table=not both_generate),
+        left=_side_data(left, rows, with_table=not both_generate),
+        right=_side_data(right, rows, with_table=not both_generate),
         origins=tuple(origins),
     )
 
 
-def _side_data(side: Side, rows: NDArray[np.int64], keyed_by: Side, *, with_table: bool) -> SideData:
+def _side_data(side: Side, rows: NDArray[np.int64], *, with_table: bool) -> SideData:
     natives = [side.native[position] for position in rows.tolist()]
     return SideData(
         protocol=side.run.protocol,
-        table=_table(side, rows, keyed_by) if with_table else None,
+        keys=tuple(sample.key.digest for sample in natives),
+        table=side.table.select(side.table_rows[rows]) if with_table else None,
         generated=generated_marks(natives) if side.generates else None,
     )
-
-
-def _table(side: Side, rows: NDArray[np.int64], keyed_by: Side) -> ChoiceTable:
-    """The side's scores; keys are lm-eval's, so that a random tie draws alike in every cell."""
-    samples = [sample for position in rows.tolist() if (sample := side.scored[position]) is not None]
-    return build_table(samples, keys=[keyed_by.native[position].key.digest for position in rows.tolist()])

@@ -32,7 +32,7 @@ def stratified_means(
     for stratum in np.unique(homes):
         kinds, numbers = np.unique(totals[homes == stratum], axis=0, return_counts=True)
         size = int(numbers.sum())
-        sums += rng.multinomial(size, numbers / size, size=num_resamples) @ kinds
+        sums += rng.multinomial(size, numbers / size, size=num_resamples).astype(np.float64) @ kinds
     return sums[:, :-1] / sums[:, -1:]
 
 
@@ -43,7 +43,7 @@ def clustered_means(values: Floats, *, strata: NDArray[np.int64], num_resamples:
     np.add.at(totals, strata, sized)
     count = len(totals)
     drawn = np.random.default_rng(seed).multinomial(count, np.full(count, 1 / count), size=num_resamples)
-    sums = drawn @ totals
+    sums = drawn.astype(np.float64) @ totals
     return sums[:, :-1] / sums[:, -1:]
 
 

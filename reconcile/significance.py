@@ -8,7 +8,9 @@ from fractions import Fraction
 
 import numpy as np
 from numpy.typing import NDArray
-from scipy import signal, stats
+from scipy import signal, special, stats
+
+from reconcile.exact import exact_sum
 
 _DIRECT_CONVOLUTION = 10**8
 
@@ -44,18 +46,22 @@ def sign_flip(differences: Sequence[Fraction]) -> float:
     All 2^n signings are counted, by convolving one scaled binomial for each size of difference; for differences of
     one size this is McNemar's test.
     """
-    sizes = Counter(abs(difference) for difference in differences if difference)
-    if not sizes:
+    ratios = Counter((d.numerator, d.denominator) for d in differences if d.numerator)
+    if not ratios:
         return 1.0
-    scale = math.lcm(*(size.denominator for size in sizes))
-    unit = Fraction(math.gcd(*(int(size * scale) for size in sizes)), scale)
-    steps = {int(size / unit): number for size, number in sizes.items()}
-    observed = abs(int(sum(differences, Fraction(0)) / unit))
+    scale = math.lcm(*(below for _, below in ratios))
+    unit = math.gcd(*(above * scale // below for above, below in ratios))
+    steps: Counter[int] = Counter()
+    observed = 0
+    for (above, below), number in ratios.items():
+        step = above * scale // below // unit
+        steps[abs(step)] += number
+        observed += step * number
     mass = np.ones(1)
     for step, number in sorted(steps.items()):
         mass = _convolve(mass, _signed_sum(step, number))
     values = np.arange(len(mass)) - (len(mass) - 1) // 2
-    return float(min(1.0, mass[np.abs(values) >= observed].sum()))
+    return float(min(1.0, mass[np.abs(values) >= abs(observed)].sum()))
 
 
 def _signed_sum(step: int, number: int) -> NDArray[np.float64]:
@@ -71,12 +77,24 @@ def _convolve(one: NDArray[np.float64], other: NDArray[np.float64]) -> NDArray[n
     return np.maximum(signal.fftconvolve(one, other), 0.0)
 
 
+def up_and_down(differences: Sequence[Fraction]) -> tuple[int, int]:
+    """How many differences are above and below 0."""
+    return sum(d.numerator > 0 for d in differences), sum(d.numerator < 0 for d in differences)
+
+
 def paired_test(differences: Sequence[Fraction]) -> Test:
     """McNemar's exact test where every difference is -1, 0 or 1, else the exact sign-flip test."""
-    if all(difference in (-1, 0, 1) for difference in differences):
-        up, down = sum(d > 0 for d in differences), sum(d < 0 for d in differences)
-        return Test(p_value=mcnemar(up, down), method="McNemar, exact")
+    if all(d.denominator == 1 and -1 <= d.numerator <= 1 for d in differences):
+        return Test(p_value=mcnemar(*up_and_down(differences)), method="McNemar, exact")
     return Test(p_value=sign_flip(differences), method="sign flip, exact")
+
+
+def clopper_pearson(successes: int, trials: int, level: float = 0.95) -> tuple[float, float]:
+    """The exact binomial interval for a share."""
+    tail = (1 - level) / 2
+    low = special.betaincinv(successes, trials - successes + 1, tail) if successes else 0.0
+    high = special.betaincinv(successes + 1, trials - successes, 1 - tail) if successes < trials else 1.0
+    return float(low), float(high)
 
 
 def discordant_interval(differences: Sequence[Fraction], level: float = 0.95) -> Interval:
@@ -86,17 +104,16 @@ def discordant_interval(differences: Sequence[Fraction], level: float = 0.95) ->
     discordant, Clopper-Pearson's for how often anything would be.
     """
     num_items = len(differences)
-    sizes = [abs(difference) for difference in differences if difference]
-    if not sizes:
-        most = 1 - ((1 - level) / 2) ** (1 / num_items) if num_items else 1.0
+    up, down = up_and_down(differences)
+    if not up + down:
+        _, most = clopper_pearson(0, num_items, level) if num_items else (0.0, 1.0)
         return Interval(low=-most, high=most, method="Clopper-Pearson, no discordant item", level=level)
-    up = sum(difference > 0 for difference in differences)
-    share = stats.binomtest(up, len(sizes)).proportion_ci(confidence_level=level, method="exact")
-    reach = float(sum(sizes, Fraction(0)) / num_items)
+    low, high = clopper_pearson(up, up + down, level)
+    reach = float(exact_sum(abs(difference) for difference in differences) / num_items)
     return Interval(
-        low=(2 * float(share.low) - 1) * reach,
-        high=(2 * float(share.high) - 1) * reach,
-        method=f"Clopper-Pearson on {len(sizes)} discordant items",
+        low=(2 * low - 1) * reach,
+        high=(2 * high - 1) * reach,
+        method=f"Clopper-Pearson on {up + down} discordant items",
         level=level,
     )
 

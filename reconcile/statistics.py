@@ -11,12 +11,12 @@ from fractions import Fraction
 import numpy as np
 
 from reconcile.chance import Chance, against_chance
-from reconcile.coverage import mean
+from reconcile.exact import mean
 from reconcile.ledger import ItemTable, Ledger, SideName
 from reconcile.matching import content
 from reconcile.normalisations import RuleScore, every_normalisation
 from reconcile.resampling import clustered_means, group_numbers, percentile_bounds, stratified_means
-from reconcile.significance import Interval, Test, discordant_interval, holm, paired_test
+from reconcile.significance import Interval, Test, discordant_interval, holm, paired_test, up_and_down
 from reconcile.ties import TieCensus, census
 
 FEW_DISCORDANT = 10
@@ -147,7 +147,7 @@ def _estimate(
     outer: tuple[np.ndarray, np.ndarray] | None,
     level: float,
 ) -> Estimate:
-    up, down = sum(value > 0 for value in column), sum(value < 0 for value in column)
+    up, down = up_and_down(column)
     is_score = name.startswith("score ")
     interval = Interval(
         low=float(bounds[0][place]),
@@ -196,12 +196,13 @@ def _subject_gaps(table: ItemTable, level: float) -> tuple[SubjectGap, ...]:
     gaps = {}
     for subject, pairs in credits.items():
         differences = [ours - theirs for ours, theirs in pairs]
+        up, down = up_and_down(differences)
         gaps[subject] = Estimate(
             value=mean(differences),
             interval=discordant_interval(differences, level),
             test=paired_test(differences),
-            num_up=sum(difference > 0 for difference in differences),
-            num_down=sum(difference < 0 for difference in differences),
+            num_up=up,
+            num_down=down,
         )
     return tuple(
         SubjectGap(

@@ -86,6 +86,8 @@ def account_for_rest(left: Side, right: Side, replay: Replay) -> Remainder:
 def _unexplained_share(position: int, left: Side, right: Side, replay: Replay) -> tuple[Fraction, str | None]:
     """An item's part outside the lattice, and the reason: "" for nothing to explain, None for an unfound answer."""
     obstacle = replay.obstacles.get(position)
+    if obstacle is None and all(side.derived[position] == side.logged[position] for side in (left, right)):
+        return Fraction(0), ""
     wrong = " and ".join(filter(None, (_disagreement(side, position) for side in (left, right))))
     logged = left.logged[position] - right.logged[position]
     if obstacle is None:
