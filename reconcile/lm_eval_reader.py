@@ -92,7 +92,7 @@ class _Leaves:
                 task=leaf,
                 subject=leaf.removeprefix(f"{root}_") if leaf != root else "",
                 metric=self.headline,
-                delimiter=str(_config(self.files, leaf).get("target_delimiter", " ")),
+                delimiter=_delimiter(_config(self.files, leaf)),
                 trace=self.trace,
             )
             credits = []
@@ -136,6 +136,17 @@ def _chosen_task(files: LmEvalFiles, task: str | None) -> str:
 def _config(files: LmEvalFiles, leaf: str) -> Mapping[str, Any]:
     config = files.results.get("configs", {}).get(leaf)
     return config if isinstance(config, dict) else {}
+
+
+def _delimiter(config: Mapping[str, Any]) -> str:
+    """What joins context and choice. A task of this project that words its prompts itself logs continuations whole,
+    with an empty delimiter, and counts their lengths without the space before them.
+    """
+    about = config.get("metadata")
+    protocol = about.get("protocol") if isinstance(about, Mapping) else None
+    if isinstance(protocol, Mapping) and protocol.get("template", "lm-eval") != "lm-eval":
+        return " "
+    return str(config.get("target_delimiter", " "))
 
 
 def _reports_pages(files: LmEvalFiles, leaf: str) -> bool:

@@ -40,9 +40,8 @@ def prove(ledger: Ledger, *, shared_store: bool) -> Proof | None:
     if not pairs:
         return None
     requests = [both for one, other in pairs for both in zip(one.scores, other.scores, strict=True)]
-    keys = [one.key.digest for one, _ in pairs]
-    ours = mark_natively(build_table([one for one, _ in pairs], keys), left).picks
-    theirs = mark_natively(build_table([other for _, other in pairs], keys), right).picks
+    ours = mark_natively(build_table([one for one, _ in pairs]), left).picks
+    theirs = mark_natively(build_table([other for _, other in pairs]), right).picks
     return Proof(
         num_items=len(pairs),
         num_requests=len(requests),

@@ -10,6 +10,7 @@ from fractions import Fraction
 
 import numpy as np
 
+from reconcile.agreement import native_picks
 from reconcile.chance import Chance, against_chance
 from reconcile.exact import mean
 from reconcile.ledger import ItemTable, Ledger, SideName
@@ -222,7 +223,7 @@ def _chance(ledger: Ledger, side: SideName) -> Chance:
     return against_chance(
         credits=table.logged_lm_eval if side == "lm_eval" else table.logged_inspect,
         num_choices=[len(sample.choices) for sample in samples],
-        picks=[sample.pick for sample in samples],
+        picks=[picks[place] for picks in native_picks(ledger)],
         gold=[sample.gold for sample in samples],
         table=table.choices[side],
     )

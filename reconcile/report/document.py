@@ -7,16 +7,34 @@ from dataclasses import asdict, is_dataclass
 from enum import Enum
 from fractions import Fraction
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from reconcile.ledger import SCHEMA_VERSION, Cell, Component, Ledger
 from reconcile.page_ledger import PageLedger
+from reconcile.proof import Proof
 from reconcile.report.facts import RunFacts
 from reconcile.runs import Protocol
 
+if TYPE_CHECKING:
+    from reconcile.agreement import Agreement
+    from reconcile.chance import Chance
+    from reconcile.luck import Spread
+    from reconcile.statistics import Statistics
 
-def ledger_document(ledger: Ledger, facts: RunFacts, **further: object) -> dict[str, Any]:
-    """The document of a multiple-choice ledger; `further` are blocks that other modules contribute by name."""
+
+def ledger_document(
+    ledger: Ledger,
+    facts: RunFacts,
+    *,
+    proof: Proof | None = None,
+    statistics: "Statistics | None" = None,
+    agreement: "Agreement | None" = None,
+) -> dict[str, Any]:
+    """The document of a multiple-choice ledger; what was not measured is null or empty.
+
+    `agreement` is the request-by-request proof of two runs of one protocol, `harness_agreement` how far the two
+    harnesses agree about the items under whatever protocols they had.
+    """
     return {
         "schema_version": SCHEMA_VERSION,
         **identity(facts),
@@ -47,8 +65,13 @@ def ledger_document(ledger: Ledger, facts: RunFacts, **further: object) -> dict[
         },
         "closing_sets": {end: [list(names) for names in sets] for end, sets in ledger.closing_sets.items()},
         "readout_split": None if ledger.readout_split is None else asdict(ledger.readout_split),
+        "tie_break_spread": _spread(ledger.tie_break_spread),
+        "intervals": _intervals(statistics),
+        "chance": None if statistics is None else {side: _chance(c) for side, c in statistics.chance.items()},
+        "statistics": None if statistics is None else _statistics(statistics),
+        "agreement": None if proof is None else {**asdict(proof), "holds": proof.holds},
+        "harness_agreement": None if agreement is None else asdict(agreement),
         "notes": list(ledger.notes),
-        **further,
     }
 
 
@@ -184,3 +207,40 @@ def _cell(cell: Cell) -> dict[str, Any]:
 
 def _unexplained(item: Any) -> dict[str, Any]:
     return asdict(item)
+
+
+def _spread(spread: "Spread | None") -> dict[str, Any] | None:
+    if spread is None:
+        return None
+    exact = {"expectation": spread.expectation, "variance": spread.variance}
+    return {"expectation": float(spread.expectation), "deviation": spread.deviation, "exact": exact}
+
+
+def _intervals(statistics: "Statistics | None") -> dict[str, Any]:
+    if statistics is None:
+        return {}
+    estimates = {"gap": statistics.gap, **statistics.components}
+    return {
+        name: {"interval": estimate.interval, "clustered": estimate.clustered, "test": estimate.test}
+        for name, estimate in estimates.items()
+    }
+
+
+def _chance(chance: "Chance") -> dict[str, Any]:
+    return {
+        "score": float(chance.score),
+        "level": float(chance.level),
+        "distance": float(chance.distance),
+        "distinguishable": chance.distinguishable(),
+        "p_value": chance.test.p_value,
+        "picks": chance.picks,
+        "gold": chance.gold,
+        "no_pick": chance.no_pick,
+        "probability_mass": chance.probability_mass,
+    }
+
+
+def _statistics(statistics: "Statistics") -> dict[str, Any]:
+    """Everything that was measured but what has a key of its own."""
+    apart = ("chance", "components", "gap")
+    return {name: value for name, value in asdict(statistics).items() if name not in apart}

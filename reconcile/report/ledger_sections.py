@@ -1,12 +1,17 @@
 """A multiple-choice ledger in words and tables."""
 
 from fractions import Fraction
+from typing import TYPE_CHECKING
 
 from reconcile.ledger import Cell, Component, Ledger
 from reconcile.report.facts import RunFacts
-from reconcile.report.numbers import count, difference, exact, fraction, listed, score, tiny
+from reconcile.report.numbers import count, difference, exact, fraction, interval, listed, score, tiny
 from reconcile.report.sections import Section, Table
+from reconcile.report.statistics_sections import statistics_sections
 from reconcile.runs import Protocol
+
+if TYPE_CHECKING:
+    from reconcile.statistics import Statistics
 
 _FACTOR_WORDS = {
     "template": "template",
@@ -51,37 +56,45 @@ def gap_section(ledger: Ledger) -> Section:
     return Section(title="Scores", table=table, brief=True)
 
 
-def components_section(ledger: Ledger) -> Section:
+def components_section(ledger: Ledger, statistics: "Statistics | None") -> Section:
     """The components of the gap, net and gross; they add up to it exactly."""
-    rows = [_component_row(component) for component in ledger.components]
+    rows = [_component_row(component, statistics) for component in ledger.components]
     total = sum((component.exact for component in ledger.components), Fraction(0))
-    rows.append(("sum = gap", difference(total), exact(total), "", "", "", ""))
+    rows.append(("sum = gap", difference(total), exact(total), "", "", "", "", ""))
     table = Table(
-        headers=("component", "net", "exact", "items up", "items down", "picks changed", ""),
-        align="lrrrrrl",
+        headers=("component", "net", "exact", "95 % interval", "items up", "items down", "picks changed", ""),
+        align="lrrlrrrl",
         rows=tuple(rows),
     )
     return Section(title="What the gap is made of", table=table, after=(closing_sentence(ledger),), brief=True)
 
 
-def _component_row(component: Component) -> tuple[str, ...]:
+def _component_row(component: Component, statistics: "Statistics | None") -> tuple[str, ...]:
     shown = tiny if component.name == "rounding" else difference
-    made_of_items = component.name not in ("coverage", "rounding")
+    made_of_items = component.name not in ("coverage", "rounding", "unexplained")
     acts = component.status == "acts" and made_of_items
-    note = {"inert": "cannot act here", "not separable": "not separable"}.get(component.status, "")
-    if component.reason:
-        note = f"{note}: {component.reason}" if note else component.reason
-    if component.name in ("coverage", "rounding", "unexplained") and component.exact == 0:
-        note = ""
     return (
         _FACTOR_WORDS.get(component.name, component.name),
         shown(component.exact),
         "" if component.name == "rounding" else exact(component.exact),
+        _interval(component, statistics),
         str(component.items_up) if acts else "",
         str(component.items_down) if acts else "",
-        str(component.picks_changed) if acts and component.name != "unexplained" else "",
-        note,
+        str(component.picks_changed) if acts else "",
+        _component_note(component),
     )
+
+
+def _component_note(component: Component) -> str:
+    if component.name in ("coverage", "rounding", "unexplained") and component.exact == 0:
+        return ""
+    note = {"inert": "cannot act here", "not separable": "not separable"}.get(component.status, "")
+    return f"{note}: {component.reason}" if note and component.reason else note or component.reason or ""
+
+
+def _interval(component: Component, statistics: "Statistics | None") -> str:
+    estimate = statistics.components.get(component.name) if statistics is not None else None
+    return interval(estimate.interval) if estimate is not None and component.status == "acts" else ""
 
 
 def closing_sentence(ledger: Ledger) -> str:
@@ -260,16 +273,19 @@ def software_section(facts: RunFacts) -> Section:
     )
 
 
-def ledger_sections(ledger: Ledger, facts: RunFacts) -> list[Section]:
-    """All sections of a multiple-choice ledger, in the order they are read."""
+def ledger_sections(ledger: Ledger, facts: RunFacts, statistics: "Statistics | None" = None) -> list[Section]:
+    """All sections of a multiple-choice ledger, in the order they are read; `statistics` where they were measured."""
+    measured = statistics_sections(ledger, statistics) if statistics is not None else {}
     return [
+        *measured.get("above", ()),
         gap_section(ledger),
-        components_section(ledger),
+        components_section(ledger, statistics),
         readout_section(ledger),
         coverage_section(ledger),
         unexplained_section(ledger),
         cells_section(ledger),
         one_at_a_time_section(ledger),
+        *measured.get("below", ()),
         protocols_section(ledger, facts),
         notes_section(ledger),
         software_section(facts),

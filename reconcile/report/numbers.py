@@ -1,6 +1,10 @@
 """How numbers are written for people: signs on differences, four decimals, exact fractions where they are short."""
 
 from fractions import Fraction
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from reconcile.significance import Interval
 
 NO_VALUE = "–"
 
@@ -48,3 +52,13 @@ def listed(names: list[str] | tuple[str, ...]) -> str:
     if len(names) < 2:
         return "".join(names)
     return f"{', '.join(names[:-1])} and {names[-1]}"
+
+
+def interval(bounds: "Interval | None") -> str:
+    """ "[-0.0417, +0.1250]"; nothing where there is none."""
+    return "" if bounds is None else f"[{bounds.low:+.4f}, {bounds.high:+.4f}]"
+
+
+def p_value(value: float) -> str:
+    """A p-value to three digits."""
+    return f"{value:.3g}"

@@ -54,7 +54,7 @@ def perplexities_section(ledger: PageLedger) -> Section:
         ("nats", lambda side: _value(side.nats)),
         ("words (original page)", lambda side: str(side.num_words)),
         ("bytes (original page)", lambda side: str(side.num_bytes)),
-        ("tokens (text scored)", lambda side: str(side.num_tokens)),
+        ("tokens (text scored)", lambda side: _count(side.num_tokens)),
         ("perplexity per word", lambda side: _value(side.word)),
         ("perplexity per byte", lambda side: _value(side.byte)),
         ("perplexity per token", lambda side: _value(side.token)),
@@ -72,7 +72,7 @@ def page_cells_section(ledger: PageLedger) -> Section:
             cell.text,
             cell.window,
             _value(float(cell.nats)),
-            str(cell.num_tokens),
+            _count(cell.num_tokens),
             {"lm_eval": "lm-eval's own", "inspect": "Inspect's own", None: "off-path"}[cell.native],
         )
         for cell in ledger.cells
@@ -115,9 +115,13 @@ def page_sections(ledger: PageLedger, facts: RunFacts) -> list[Section]:
     ]
 
 
-def _value(value: float | Fraction) -> str:
+def _value(value: float | Fraction | None) -> str:
     return NO_VALUE if value is None else f"{float(value):.6f}"
 
 
 def _signed(value: float | Fraction) -> str:
     return "0" if value == 0 else f"{float(value):+.6f}"
+
+
+def _count(number: int | None) -> str:
+    return NO_VALUE if number is None else str(number)

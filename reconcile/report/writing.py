@@ -1,12 +1,12 @@
 """Writes a run's reports into its folder and prints the brief one."""
 
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from reconcile.ledger import Ledger
 from reconcile.page_ledger import PageLedger
-from reconcile.proof import Proof, prove
+from reconcile.proof import prove
 from reconcile.report.document import ledger_document, page_document, write_document
 from reconcile.report.facts import RunFacts
 from reconcile.report.items import write_items, write_pages
@@ -15,7 +15,12 @@ from reconcile.report.markdown import as_markdown
 from reconcile.report.page_sections import page_sections
 from reconcile.report.proof_section import proof_section
 from reconcile.report.sections import Section
+from reconcile.report.statistics_sections import agreement_section
 from reconcile.report.terminal import make_console, print_sections
+
+if TYPE_CHECKING:
+    from reconcile.agreement import Agreement
+    from reconcile.statistics import Statistics
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -33,8 +38,7 @@ def write_report(folder: Path, ledger: Ledger | PageLedger, facts: RunFacts) -> 
         sections, document = page_sections(ledger, facts), page_document(ledger, facts)
         write_pages(folder / "items.csv", ledger)
     else:
-        proof = prove(ledger, shared_store=facts.shared_store)
-        sections, document = _choice_report(ledger, facts, proof)
+        sections, document = _choice_report(ledger, facts)
         write_items(folder / "items.csv", ledger)
     title = f"{facts.benchmark}: {facts.model} behind lm-eval and behind Inspect"
     write_document(folder / "reconcile.json", document)
@@ -42,13 +46,31 @@ def write_report(folder: Path, ledger: Ledger | PageLedger, facts: RunFacts) -> 
     return Report(title=title, sections=tuple(sections), verdict=_verdict(ledger))
 
 
-def _choice_report(ledger: Ledger, facts: RunFacts, proof: Proof | None) -> tuple[list[Section], dict[str, Any]]:
-    sections = ledger_sections(ledger, facts)
-    further: dict[str, Any] = {"agreement": None}
+def _choice_report(ledger: Ledger, facts: RunFacts) -> tuple[list[Section], dict[str, Any]]:
+    proof = prove(ledger, shared_store=facts.shared_store)
+    measured = _measured(ledger, facts)
+    statistics, agreement = measured if measured is not None else (None, None)
+    sections = ledger_sections(ledger, facts, statistics)
     if proof is not None:
-        sections.insert(2, proof_section(proof))
-        further["agreement"] = {**asdict(proof), "holds": proof.holds}
-    return sections, ledger_document(ledger, facts, **further)
+        sections.insert(3, proof_section(proof))
+    if agreement is not None:
+        sections.insert(-3, agreement_section(agreement))
+    if measured is None:
+        missing = "Intervals, tests and agreement need scipy: pip install 'harness-bridge[report]'"
+        sections.append(Section(title="Not measured", sentences=(missing,), brief=True))
+    return sections, ledger_document(ledger, facts, proof=proof, statistics=statistics, agreement=agreement)
+
+
+def _measured(ledger: Ledger, facts: RunFacts) -> "tuple[Statistics, Agreement] | None":
+    """What needs more than the ledger's own arithmetic; None where scipy is not installed."""
+    try:
+        from reconcile.agreement import agreement_of
+        from reconcile.statistics import measure
+    except ImportError as error:
+        if error.name is None or not error.name.startswith("scipy"):
+            raise
+        return None
+    return measure(ledger, seed=facts.seed), agreement_of(ledger)
 
 
 def print_report(report: Report, folder: Path) -> None:
