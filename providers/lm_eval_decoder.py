@@ -6,6 +6,7 @@ Everything but the model is lm-eval's: its tasks, evaluator, files and table. Wi
 is used. Importing this module registers the model where lm-eval is installed; it loads neither torch nor a model.
 """
 
+import os
 import sys
 from collections.abc import Sequence
 from itertools import pairwise
@@ -16,6 +17,7 @@ from llm.evaluation.harness.optional import lm_eval_missing
 from llm.models import DEFAULT_REF
 
 NAME = "decoder"
+_NO_DOCS = "did not find any docs"  # lm-eval's words when a rank is dealt no item
 
 
 def register() -> None:
@@ -49,9 +51,18 @@ def main(argv: Sequence[str] | None = None) -> int:
         sys.argv = ["lm-eval", *with_default_model(arguments)]
         cli_evaluate()
     except (InputError, ImportError) as error:
-        print(f"lm-eval decoder: {error}", file=sys.stderr)
-        return 2
+        return _refused(error)
+    except ValueError as error:
+        if _NO_DOCS not in str(error) or int(os.environ.get("WORLD_SIZE", "1")) == 1:
+            raise
+        size = os.environ["WORLD_SIZE"]
+        return _refused(f"{size} processes share a task with fewer items: start fewer processes, or raise --limit")
     return 0
+
+
+def _refused(reason: object) -> int:
+    print(f"lm-eval decoder: {reason}", file=sys.stderr)
+    return 2
 
 
 if __name__ == "__main__":

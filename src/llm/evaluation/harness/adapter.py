@@ -48,6 +48,7 @@ def build_task_dict(
     normalisation: str = "none",
     tie_break: str = "first",
     seed: int = 0,
+    tie_atol: float = 0.0,
     render: Render | None = None,
     folder: Path | None = None,
 ) -> TaskSet:
@@ -64,7 +65,13 @@ def build_task_dict(
     from llm.evaluation.data import subjects as known_subjects
 
     task, subjects, root = _split_task(task, subjects)
-    protocol = Protocol(normalisation=normalisation, tie_break=tie_break, seed=seed, render=render)  # type: ignore[arg-type]
+    protocol = Protocol(
+        normalisation=normalisation,  # type: ignore[arg-type]
+        tie_break=tie_break,  # type: ignore[arg-type]
+        seed=seed,
+        tie_atol=tie_atol,
+        render=render,
+    )
     _check(task, protocol, num_fewshot)
     path = dataset_path(task, data)
     chosen = tuple(subjects or known_subjects(data)) if task == "mmlu" else ()
@@ -173,6 +180,7 @@ def run_preset(
         normalisation=protocol.normalisation,
         tie_break=protocol.tie_break,
         seed=protocol.seed,
+        tie_atol=protocol.tie_atol,
         render=_renderer(protocol, render),
         folder=folder,
     )

@@ -1,11 +1,12 @@
 """lm-eval's generation keyword arguments, read as lm-eval reads them."""
 
 import hashlib
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Self
 
 from llm.errors import InputError
+from llm.scoring.requests import GenerationRequest
 
 _LENGTHS = ("max_gen_toks", "max_new_tokens", "max_tokens", "max_completion_tokens")  # lm-eval's priority
 _SETTINGS = ("until", "do_sample", "temperature", "top_p", "top_k", "seed")
@@ -56,6 +57,49 @@ class GenSettings:
             base = self.seed
         digest = hashlib.blake2b(f"{base}:{index}".encode(), digest_size=7).digest()
         return int.from_bytes(digest, "big")
+
+
+def generation_request(
+    tokenizer: Any,
+    prompt_ids: Sequence[int],
+    gen_kwargs: Mapping[str, Any],
+    *,
+    index: int,
+    max_length: int,
+    default_max_gen_toks: int,
+) -> GenerationRequest:
+    """The index-th request of a call: the prompt fitted to the context, stops as lm-eval has them (EOS always one).
+
+    A stop string that is a special token stops by its id as well, because decoding strips it from the text.
+    """
+    settings = GenSettings.parse(gen_kwargs, default_max_gen_toks=default_max_gen_toks)
+    prompt, num_new = room(prompt_ids, settings.max_gen_toks, max_length)
+    eos_id = int(tokenizer.eos_token_id)
+    eos = str(tokenizer.decode([eos_id], skip_special_tokens=False))
+    special = [stop for stop in settings.until if stop in tokenizer.all_special_tokens]
+    return GenerationRequest(
+        prompt_ids=tuple(prompt),
+        max_new_tokens=num_new,
+        stop=(*settings.until, *([eos] if eos and eos not in settings.until else [])),
+        stop_token_ids=frozenset({eos_id, *tokenizer.convert_tokens_to_ids(special)}),
+        temperature=settings.temperature,
+        top_p=settings.top_p,
+        top_k=settings.top_k,
+        seed=settings.seed_of(index),
+    )
+
+
+def room(prompt_ids: Sequence[int], max_gen_toks: int, max_length: int) -> tuple[Sequence[int], int]:
+    """The prompt and the number of new tokens that fit together; the prompt is cut from the left, never to nothing.
+
+    As lm-eval, room for max_gen_toks is kept while that leaves any context. A max_gen_toks that fills the context,
+    where lm-eval fails, is clamped to what the prompt leaves.
+    """
+    kept = max_length - max_gen_toks
+    if kept > 0:
+        return prompt_ids[-kept:], max_gen_toks
+    prompt = prompt_ids[-max(1, max_length - 1) :]
+    return prompt, max(1, max_length - len(prompt))
 
 
 def _stops(until: object) -> tuple[str, ...]:

@@ -6,14 +6,14 @@ Text becomes ids in `llm.scoring.encoding`, ids become scores in a `Scorer`, pro
 
 import logging
 from collections import Counter
-from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Literal, Self
 
 from llm.errors import InputError
 from llm.evaluation.harness.chunks import chunks
-from llm.evaluation.harness.model_args import ModelArgs
+from llm.evaluation.harness.model_args import ModelArgs, batch_rows, context_length
 from llm.evaluation.harness.optional import lm_eval_missing
+from llm.evaluation.harness.records import Loglikelihood, Trace, TracedRequest
 from llm.scoring.requests import GenerationRequest, Scorer, ScoreRequest, TokenScores
 
 _IMPORT_ERROR: ImportError | None = None
@@ -22,46 +22,11 @@ try:
 except ImportError as error:
     TemplateLM, _IMPORT_ERROR = object, error
 
+__all__ = ["LlamaLmEvalLM", "Loglikelihood", "Trace", "TracedRequest"]
+
 logger = logging.getLogger(__name__)
 
-DEFAULT_MAX_LENGTH = 2048
 DEFAULT_MAX_GEN_TOKS = 256
-AUTO_BATCH_SIZE = 32
-
-
-class Loglikelihood(tuple[float, bool]):
-    """lm-eval's (loglikelihood, is_greedy) that also knows how many tokens were scored."""
-
-    num_tokens: int
-
-    def __new__(cls, pair: tuple[float, bool], num_tokens: int = 0) -> Self:
-        made = super().__new__(cls, pair)
-        made.num_tokens = num_tokens
-        return made
-
-
-@dataclass(frozen=True, kw_only=True, slots=True)
-class TracedRequest:
-    """What was scored for one request of lm-eval (one window of it, where it rolls), to the token.
-
-    `num_truncated` tokens were cut from the left to fit the model. `split` says how the text was cut into ids
-    (`llm.scoring.encoding.EncodedPair`); a rolling window is always "joint". `index` is the request's place in its
-    call, `task` and `doc_id` are lm-eval's own.
-    """
-
-    kind: Literal["loglikelihood", "loglikelihood_rolling"]
-    index: int
-    task: str | None
-    doc_id: int | None
-    context: str
-    continuation: str
-    request: ScoreRequest
-    scores: TokenScores
-    num_truncated: int
-    split: str
-
-
-Trace = Callable[[TracedRequest], object] | list[TracedRequest]
 
 
 class LlamaLmEvalLM(TemplateLM):
@@ -96,16 +61,17 @@ class LlamaLmEvalLM(TemplateLM):
         super().__init__()
         self.model = model
         self.tokenizer = tokenizer
-        self.batch_size = _batch_size(batch_size)
+        self.batch_size = batch_rows(batch_size)
         self.max_gen_toks = max_gen_toks
         self.logits_dtype = logits_dtype
         self.name = name or type(model).__name__
         self.num_truncated: Counter[str] = Counter()
-        self._max_length = _max_length(max_length, model, tokenizer)
+        self._max_length = context_length(max_length, model, tokenizer)
         self._scorer = scorer if scorer is not None else _default_scorer(model, logits_dtype)
         self._trace: Callable[[TracedRequest], object] | None = trace.append if isinstance(trace, list) else trace
         self._chat_template_args = dict(chat_template_args or {})
         self._device = getattr(model, "device", None)
+        self._join_ranks()
 
     @classmethod
     def create_from_arg_string(cls, arg_string: str, additional_config: Mapping[str, Any] | None = None) -> Self:
@@ -216,6 +182,27 @@ class LlamaLmEvalLM(TemplateLM):
             "max_length": self.max_length,
             "num_truncated_requests": dict(self.num_truncated),
         }
+
+    # -- several processes (the base class has what one needs) -----------------------------------------------------
+
+    def _join_ranks(self) -> None:
+        from llm.evaluation.harness.ranks import Ranks
+
+        self._ranks = Ranks.join()
+        self._rank, self._world_size = self._ranks.rank, self._ranks.size
+
+    def all_gather(self, tensor: Any) -> Any:
+        """The tensors of all ranks."""
+        return tensor if self.world_size == 1 else self._ranks.all_gather(tensor)
+
+    def gather_object(self, obj: Any, dst: int = 0) -> list[Any] | None:
+        """The objects of all ranks, on rank `dst`; None elsewhere."""
+        return [obj] if self.world_size == 1 else self._ranks.gather_object(obj, dst)
+
+    def barrier(self) -> None:
+        """Wait for the other ranks."""
+        if self.world_size > 1:
+            self._ranks.barrier()
 
     # -- the three verbs -----------------------------------------------------------------------------------------
 
@@ -351,67 +338,21 @@ class LlamaLmEvalLM(TemplateLM):
         )
 
     def _generation_request(self, index: int, context: str, gen_kwargs: Mapping[str, Any]) -> GenerationRequest:
-        from llm.evaluation.harness.gen_kwargs import GenSettings
+        from llm.evaluation.harness.gen_kwargs import generation_request
 
-        settings = GenSettings.parse(gen_kwargs, default_max_gen_toks=self.max_gen_toks)
-        prompt, num_new = self._room(self.tok_encode(context), settings.max_gen_toks)
-        eos = str(self.tokenizer.decode([self.eot_token_id], skip_special_tokens=False))
-        special = [stop for stop in settings.until if stop in self.tokenizer.all_special_tokens]
-        return GenerationRequest(
-            prompt_ids=tuple(prompt),
-            max_new_tokens=num_new,
-            stop=(*settings.until, *([eos] if eos and eos not in settings.until else [])),
-            stop_token_ids=frozenset({self.eot_token_id, *self.tokenizer.convert_tokens_to_ids(special)}),
-            temperature=settings.temperature,
-            top_p=settings.top_p,
-            top_k=settings.top_k,
-            seed=settings.seed_of(index),
+        return generation_request(
+            self.tokenizer,
+            self.tok_encode(context) or [self.prefix_token_id],
+            gen_kwargs,
+            index=index,
+            max_length=self.max_length,
+            default_max_gen_toks=self.max_gen_toks,
         )
-
-    def _room(self, ids: list[int], max_gen_toks: int) -> tuple[list[int], int]:
-        """The prompt and the number of new tokens that together fit; the prompt is cut from the left, never to nothing.
-
-        As lm-eval, room for max_gen_toks is kept while that leaves any context; more than the context holds is
-        clamped to what the prompt leaves.
-        """
-        ids = ids or [self.prefix_token_id]
-        room = self.max_length - max_gen_toks
-        if room > 0:
-            return ids[-room:], max_gen_toks
-        prompt = ids[-(self.max_length - 1) :] if self.max_length > 1 else ids[-1:]
-        return prompt, max(1, self.max_length - len(prompt))
 
     def _progress(self, total: int, verb: str, disable: bool) -> Any:
         from tqdm import tqdm  # type: ignore[import-untyped]
 
         return tqdm(total=total, desc=f"Running {verb} requests", disable=disable or self.rank != 0)
-
-
-def _batch_size(value: int | str) -> int:
-    """A number of rows; lm-eval's "auto" and "auto:N" are this project's own default."""
-    text = str(value)
-    if text == "auto" or text.startswith("auto:"):
-        return AUTO_BATCH_SIZE
-    if not text.isdigit() or int(text) < 1:
-        raise InputError(f"batch_size is {value!r}: give a positive number or 'auto'")
-    return int(text)
-
-
-def _max_length(given: int | None, model: Any, tokenizer: Any) -> int:
-    """The context: as given, else the model's own, else the tokenizer's, else lm-eval's default."""
-    if given is not None:
-        if int(given) < 1:
-            raise InputError(f"max_length is {given}: give at least 1 token, or None for the model's own")
-        return int(given)
-    config = getattr(model, "config", None)
-    candidates: Iterable[Any] = (
-        getattr(model, "max_length", None),
-        getattr(config, "max_position_embeddings", None),
-        getattr(tokenizer, "model_max_length", None),
-    )
-    return next(
-        (int(value) for value in candidates if isinstance(value, int) and 0 < value < 10**9), DEFAULT_MAX_LENGTH
-    )
 
 
 def _default_scorer(model: Any, logits_dtype: str) -> Scorer:

@@ -8,6 +8,8 @@ from llm.errors import InputError
 
 DTYPES = ("auto", "float32", "bfloat16", "float16")
 LOGITS_DTYPES = ("float32", "bfloat16", "float16")
+AUTO_BATCH_SIZE = 32
+DEFAULT_MAX_LENGTH = 2048
 _KNOWN = ("model", "dtype", "logits_dtype", "device", "batch_size", "max_length", "max_gen_toks")
 _IGNORED = ("max_batch_size", "trust_remote_code")  # lm-eval adds them unasked; neither can change a score here
 
@@ -53,9 +55,36 @@ class ModelArgs:
 
         lm-eval asks for cuda:0 where its user asks for nothing.
         """
+        from llm.evaluation.harness.ranks import local_device
         from llm.models import DEFAULT_REF, load_model
 
-        return load_model(self.model or DEFAULT_REF, dtype=self.dtype, device=str(self.device))
+        return load_model(self.model or DEFAULT_REF, dtype=self.dtype, device=local_device(str(self.device)))
+
+
+def batch_rows(value: int | str) -> int:
+    """A number of rows; lm-eval's "auto" and "auto:N" are this project's own default."""
+    text = str(value)
+    if text == "auto" or text.startswith("auto:"):
+        return AUTO_BATCH_SIZE
+    if not text.isdigit() or int(text) < 1:
+        raise InputError(f"batch_size is {value!r}: give a positive number or 'auto'")
+    return int(text)
+
+
+def context_length(given: int | None, model: Any, tokenizer: Any) -> int:
+    """The context in tokens: as given, else the model's own, else the tokenizer's, else lm-eval's default."""
+    if given is not None:
+        if int(given) < 1:
+            raise InputError(f"max_length is {given}: give at least 1 token, or None for the model's own")
+        return int(given)
+    candidates = (
+        getattr(model, "max_length", None),
+        getattr(getattr(model, "config", None), "max_position_embeddings", None),
+        getattr(tokenizer, "model_max_length", None),
+    )
+    return next(
+        (int(value) for value in candidates if isinstance(value, int) and 0 < value < 10**9), DEFAULT_MAX_LENGTH
+    )
 
 
 def _choice(name: str, arguments: Mapping[str, Any], allowed: tuple[str, ...]) -> None:

@@ -25,6 +25,7 @@ class ScoringProtocol:
     tie_break: TieBreak = "first"
     readout: Readout = "loglikelihood"
     seed: int = 0
+    tie_atol: float = 0.0
 
 
 LM_EVAL_PROTOCOL = ScoringProtocol(template="lm-eval", normalisation="none", tie_break="first")
@@ -90,6 +91,7 @@ class EvalPreset:
                 "normalisation": self.inspect.normalisation,
                 "tie_break": self.inspect.tie_break,
                 "seed": self.inspect.seed,
+                "tie_atol": self.inspect.tie_atol or None,
                 "readout": self.inspect.readout,
             }
         given["limit_per_subject"] = None if self.limit is None else int(self.limit)

@@ -30,19 +30,28 @@ class Protocol:
     normalisation: Normalisation = "none"
     tie_break: TieBreak = "first"
     seed: int = 0
+    tie_atol: float = 0.0
     render: Render | None = None
 
     def stock_metric(self, task: str) -> str | None:
         """The metric of stock lm-eval that is this protocol; None where lm-eval has none."""
-        if self.render is not None or self.tie_break != "first":
+        if self.render is not None or self.tie_break != "first" or self.tie_atol:
             return None
         return STOCK_METRICS.get(task, {}).get(self.normalisation)
 
     def described(self) -> dict[str, object]:
         """What a task says of itself in lm-eval's results."""
         wording = "lm-eval" if self.render is None else f"{self.render.__module__}.{self.render.__qualname__}"
-        described = {"template": wording, "normalisation": self.normalisation, "tie_break": self.tie_break}
-        return {**described, **({"seed": self.seed} if self.tie_break == "random" else {})}
+        described: dict[str, object] = {
+            "template": wording,
+            "normalisation": self.normalisation,
+            "tie_break": self.tie_break,
+        }
+        if self.tie_break == "random":
+            described["seed"] = self.seed
+        if self.tie_atol:
+            described["tie_atol"] = self.tie_atol
+        return described
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -132,7 +141,14 @@ def credit_function(
             num_tokens=_num_tokens(results[: len(texts)]) if protocol.normalisation == "token" else None,
             unconditional=[result[0] for result in results[len(texts) :]] or None,
         )
-        value = credit(scores, gold_of(doc), tie_break=protocol.tie_break, seed=protocol.seed, key=key_of(doc))
+        value = credit(
+            scores,
+            gold_of(doc),
+            tie_break=protocol.tie_break,
+            seed=protocol.seed,
+            key=key_of(doc),
+            tie_atol=protocol.tie_atol,
+        )
         return {"acc": float(value)}
 
     return process_results
