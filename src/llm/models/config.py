@@ -215,7 +215,7 @@ def _supported_type(config: Mapping[str, Any]) -> str:
     architectures = tuple(config.get("architectures") or ())
     if model_type not in SUPPORTED:
         raise InputError(
-            f"architecture {'/'.join(architectures) or model_type!r} (model_type {model_type!r}) is not supported: "
+            f"architecture {'/'.join(architectures) or model_type} (model_type {model_type!r}) is not supported: "
             f"{', '.join(SUPPORTED.values())} are; {OTHER_WAY}"
         )
     if architectures and SUPPORTED[model_type] not in architectures:
