@@ -169,6 +169,6 @@ def build_lattice(
     """A lattice from each feasible cell's credits as numerators and denominators (N,), (N,)."""
     denominator = math.lcm(1, *(int(d) for _, below in ratios.values() for d in np.unique(below)))
     credits = {
-        cell: above.astype(object) * (denominator // below).astype(object) for cell, (above, below) in ratios.items()
+        cell: above.astype(object) * (denominator // below.astype(object)) for cell, (above, below) in ratios.items()
     }
     return Lattice(factors=factors, credits=credits, denominator=denominator)

@@ -1,0 +1,95 @@
+"""Which items tie, of which kind, what each rule makes of them, and the luck of the draw."""
+
+import itertools
+from dataclasses import replace
+from fractions import Fraction
+
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from reconcile.choices import build_table
+from reconcile.luck import Draw, variance
+from reconcile.normalisations import every_normalisation
+from reconcile.runs import Protocol
+from reconcile.synthetic import SyntheticItem, sample
+from reconcile.ties import census
+
+FRACTIONAL = Protocol(template="inspect", num_fewshot=0, normalisation="none", tie_break="fractional", seed=4)
+
+
+def records(*rows):
+    return [
+        sample(SyntheticItem(logprobs=logprobs, num_tokens=tokens, gold=gold, name=str(place)), template="inspect")
+        for place, (logprobs, tokens, gold) in enumerate(rows)
+    ]
+
+
+def test_a_census_tells_the_kinds_of_ties_apart():
+    untied, low_precision, same_text, same_tokens = records(
+        ((-1, -2, -3), (1, 1, 1), 0),
+        ((-2, -2, -3), (1, 1, 1), 1),
+        ((-2, -2, -3), (1, 1, 1), 2),
+        ((-2, -3, -2), (1, 1, 1), 0),
+    )
+    same_text = replace(same_text, choices=("the same", "the  same", "other"))
+    scores = tuple(replace(s, request_digest=d) for s, d in zip(same_tokens.scores, "xyx", strict=True))
+    same_tokens = replace(same_tokens, scores=scores)
+    samples = [untied, low_precision, same_text, same_tokens]
+    found = census(build_table(samples), samples, FRACTIONAL)
+    assert [(item.kind, item.tied, item.gold_among) for item in found.items] == [
+        ("equal scores", (0, 1), True),
+        ("identical choice text", (0, 1), False),
+        ("identical tokens", (0, 2), True),
+    ]
+    assert found.kinds == {"identical choice text": 1, "identical tokens": 1, "equal scores": 1}
+    scored = {rule.rule: rule.score for rule in found.rules}
+    assert scored["first"] == Fraction(2, 4)
+    assert scored["last"] == Fraction(2, 4)
+    assert scored["any"] == Fraction(3, 4)
+    assert scored["none"] == Fraction(1, 4)
+    assert found.random.expectation == scored["fractional"] == Fraction(2, 4)
+    assert found.random.variance == 2 * Fraction(1, 4) / 4**2
+    assert [rule.rule for rule in found.rules if rule.native] == ["fractional"]
+
+
+tied_sets = st.sets(st.integers(0, 3), min_size=1).map(frozenset)
+draws = st.lists(
+    st.builds(
+        Draw,
+        key=st.sampled_from(["x", "y"]),
+        weight=st.fractions(-1, 1, max_denominator=6),
+        tied=tied_sets,
+        gold=st.integers(0, 3),
+    ),
+    max_size=4,
+)
+
+
+@settings(max_examples=100, deadline=None)
+@given(draws)
+def test_the_variance_is_that_over_all_orders_of_priorities(found):
+    orders = list(itertools.permutations(range(4)))
+    sums = []
+    for order_x, order_y in itertools.product(orders, orders):
+        ranks = {"x": order_x, "y": order_y}
+        wins = [min(draw.tied, key=ranks[draw.key].__getitem__) == draw.gold for draw in found]
+        sums.append(sum((draw.weight for draw, won in zip(found, wins, strict=True) if won), Fraction(0)))
+    mean = sum(sums, Fraction(0)) / len(sums)
+    assert mean == sum((draw.weight * draw.probability for draw in found), Fraction(0))
+    assert variance(found) == sum(((value - mean) ** 2 for value in sums), Fraction(0)) / len(sums)
+
+
+def test_all_five_normalisations_side_by_side():
+    samples = records(((-4, -3), (4, 1), 0), ((-1, -2), (1, 1), 0), ((-6, -5), (2, 1), 1))
+    scores = {
+        rule.rule: rule for rule in every_normalisation(build_table(samples), replace(FRACTIONAL, tie_break="first"))
+    }
+    assert scores["none"].score == Fraction(2, 3)
+    assert scores["token"].score == scores["char"].score == Fraction(2, 3)
+    assert scores["none"].native
+    assert scores["pmi"].score is None
+    assert "empty context" in scores["pmi"].reason
+    hollow = replace(samples[0], scores=tuple(replace(s, num_tokens=0) for s in samples[0].scores))
+    partly = {rule.rule: rule for rule in every_normalisation(build_table([hollow, *samples[1:]]), FRACTIONAL)}
+    assert (partly["token"].num_items, partly["char"].num_items) == (2, 3)
+    assert partly["token"].reason.startswith("1 items left out")
