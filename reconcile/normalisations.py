@@ -35,7 +35,7 @@ def _normalisation(table: ChoiceTable, protocol: Protocol, rule: rules.Normalisa
         score=_score(usable, protocol, normalisation=rule, tie_break=protocol.tie_break),
         num_items=usable.num_items,
         native=native,
-        reason=f"{int(lost.sum())} items left out: {reason}" if lost.any() else None,
+        reason=f"not for {int(lost.sum())} of {table.num_items} items: {reason}" if lost.any() else None,
     )
 
 

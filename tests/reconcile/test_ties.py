@@ -92,4 +92,4 @@ def test_all_five_normalisations_side_by_side():
     hollow = replace(samples[0], scores=tuple(replace(s, num_tokens=0) for s in samples[0].scores))
     partly = {rule.rule: rule for rule in every_normalisation(build_table([hollow, *samples[1:]]), FRACTIONAL)}
     assert (partly["token"].num_items, partly["char"].num_items) == (2, 3)
-    assert partly["token"].reason.startswith("1 items left out")
+    assert partly["token"].reason.startswith("not for 1 of 3 items")
