@@ -208,6 +208,7 @@ def _add_logs(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--task", metavar="NAME", help="which of lm-eval's tasks, where the run has several")
     parser.add_argument("--metric", metavar="NAME", help="which of lm-eval's metrics (default: acc, else its first)")
     parser.add_argument("--scorer", metavar="NAME", help="which of Inspect's scorers (default: its headline)")
+    parser.add_argument("--tokenizer", metavar="REF", help="counts tokens where a log does not: that model's tokenizer")
     parser.add_argument(
         "--out", type=Path, metavar="DIR", help="the report's folder (default: runs/logs-<hash of the logs>)"
     )
@@ -240,6 +241,7 @@ def _run_logs(parsed: argparse.Namespace) -> int:
         task=parsed.task,
         metric=parsed.metric,
         scorer=parsed.scorer,
+        tokenizer=parsed.tokenizer,
         out=parsed.out,
     )
 

@@ -122,6 +122,7 @@ def _settings(log: InspectLog) -> dict[str, str]:
     named = {
         "model": spec.model,
         "dataset": spec.dataset.location or spec.dataset.name,
+        "data": _said(spec.metadata, "data", "source"),
         "limit": spec.config.limit,
         "epochs": spec.config.epochs,
         "epochs_reducer": ",".join(spec.config.epochs_reducer or ()) or None,
@@ -131,6 +132,12 @@ def _settings(log: InspectLog) -> dict[str, str]:
     }
     arguments = {f"model_arg {name}": value for name, value in (spec.model_args or {}).items() if _is_short(value)}
     return {name: str(value) for name, value in {**named, **arguments}.items() if value is not None}
+
+
+def _said(metadata: Mapping[str, Any] | None, block: str, name: str) -> Any:
+    """What this project's tasks log about themselves."""
+    about = (metadata or {}).get(block)
+    return about.get(name) if isinstance(about, Mapping) else None
 
 
 def _is_short(value: Any) -> bool:

@@ -50,7 +50,7 @@ def read_lm_eval_run(
         harness="lm_eval",
         task=root,
         headline=key,
-        protocol=protocol or _protocol(files, root, leaves, headline, samples),
+        protocol=protocol or _protocol(files, leaves, headline, samples),
         samples=number_occurrences(samples),
         reported=reported,
         stderr=_stderr(files.results["results"][root], headline, filter_name),
@@ -142,9 +142,7 @@ def _delimiter(config: Mapping[str, Any]) -> str:
     """What joins context and choice. A task of this project that words its prompts itself logs continuations whole,
     with an empty delimiter, and counts their lengths without the space before them.
     """
-    about = config.get("metadata")
-    protocol = about.get("protocol") if isinstance(about, Mapping) else None
-    if isinstance(protocol, Mapping) and protocol.get("template", "lm-eval") != "lm-eval":
+    if _said_protocol(config).get("template", "lm-eval") != "lm-eval":
         return " "
     return str(config.get("target_delimiter", " "))
 
@@ -223,19 +221,29 @@ def _replay(
     return ("macro" if nearer_plain else "micro"), False
 
 
-def _protocol(
-    files: LmEvalFiles, root: str, leaves: Sequence[str], headline: str, samples: Sequence[SampleRecord]
-) -> Protocol:
+def _protocol(files: LmEvalFiles, leaves: Sequence[str], headline: str, samples: Sequence[SampleRecord]) -> Protocol:
+    """The protocol of a run: what its metrics mean in stock lm-eval, or what a task of this project says of itself."""
     shots = files.results.get("n-shot", {}).get(leaves[0], _config(files, leaves[0]).get("num_fewshot"))
-    generated = bool(samples) and not samples[0].scores
-    return Protocol(
+    native = Protocol(
         template="lm-eval",
         num_fewshot=shots if isinstance(shots, int) else 0,
         normalisation=NORMALISATION_OF.get(headline, "none"),  # type: ignore[arg-type]
         tie_break="first",
-        readout="generate" if generated else "loglikelihood",
+        readout="generate" if samples and not samples[0].scores else "loglikelihood",
         chat_template=bool(files.results.get("chat_template")),
     )
+    said = _said_protocol(_config(files, leaves[0]))
+    if not said:
+        return native
+    wording = {"template": "lm-eval" if said.get("template", "lm-eval") == "lm-eval" else "inspect"}
+    rules = {name: said[name] for name in ("normalisation", "tie_break", "seed") if name in said}
+    return replace(native, **wording, **rules)  # type: ignore[arg-type]
+
+
+def _said_protocol(config: Mapping[str, Any]) -> Mapping[str, Any]:
+    about = config.get("metadata")
+    protocol = about.get("protocol") if isinstance(about, Mapping) else None
+    return protocol if isinstance(protocol, Mapping) else {}
 
 
 def _versions(files: LmEvalFiles, leaves: Sequence[str]) -> dict[str, str]:

@@ -22,9 +22,15 @@ class RunFacts:
     shared_store: bool
     versions: Mapping[str, str] = field(default_factory=dict)
     command: str | None = None
+    name: str | None = None
 
     @property
     def benchmark(self) -> str:
-        """The benchmark as a report may call it: the shipped sample never goes by the data set's bare name."""
+        """The benchmark as a report may call it: the shipped sample never goes by the data set's bare name.
+
+        `name` stands where it is given: logs say a task's name, not whose data it had.
+        """
+        if self.name is not None:
+            return self.name
         name = _BENCHMARKS.get(self.task, self.task)
         return f"{name}-format sample" if self.data == "sample" else name

@@ -1,10 +1,12 @@
 """A multiple-choice ledger in words and tables."""
 
+from collections.abc import Mapping
 from fractions import Fraction
 from typing import TYPE_CHECKING
 
 from reconcile.ledger import Cell, Component, Ledger
 from reconcile.report.facts import RunFacts
+from reconcile.report.names import FACTORS, side_names
 from reconcile.report.numbers import count, difference, exact, fraction, interval, listed, score, tiny
 from reconcile.report.sections import Section, Table
 from reconcile.report.statistics_sections import statistics_sections
@@ -13,24 +15,12 @@ from reconcile.runs import Protocol
 if TYPE_CHECKING:
     from reconcile.statistics import Statistics
 
-_FACTOR_WORDS = {
-    "template": "template",
-    "tokenisation": "tokenisation",
-    "engine": "engine",
-    "length_normalisation": "length normalisation",
-    "tie_break": "tie-break",
-    "readout": "readout",
-    "coverage": "coverage",
-    "rounding": "rounding",
-    "unexplained": "unexplained",
-}
-_HARNESS_WORDS = {"lm_eval": "lm-eval", "inspect": "Inspect"}
 _MOST_UNEXPLAINED = 20
 
 
 def harness_name(ledger: Ledger, side: str) -> str:
     """The name of the harness on a side; Inspect's likelihood tasks are this project's, and are called so."""
-    name = _HARNESS_WORDS.get(ledger.harnesses[side], ledger.harnesses[side])
+    name = side_names(ledger.harnesses)[side]
     if ledger.harnesses[side] == "inspect" and ledger.protocols[side].readout == "loglikelihood":
         return f"{name} (this project's likelihood task)"
     return name
@@ -49,7 +39,8 @@ def gap_section(ledger: Ledger) -> Section:
                 "" if stderr is None else f"± {stderr:.4f}",
             )
         )
-    rows.append(("gap", "lm-eval − Inspect", difference(ledger.gap), ""))
+    names = side_names(ledger.harnesses)
+    rows.append(("gap", f"{names['lm_eval']} − {names['inspect']}", difference(ledger.gap), ""))
     table = Table(
         headers=("harness", "metric", "score as reported", "its own standard error"), align="llrl", rows=tuple(rows)
     )
@@ -74,7 +65,7 @@ def _component_row(component: Component, statistics: "Statistics | None") -> tup
     made_of_items = component.name not in ("coverage", "rounding", "unexplained")
     acts = component.status == "acts" and made_of_items
     return (
-        _FACTOR_WORDS.get(component.name, component.name),
+        FACTORS.get(component.name, component.name),
         shown(component.exact),
         "" if component.name == "rounding" else exact(component.exact),
         _interval(component, statistics),
@@ -99,18 +90,22 @@ def _interval(component: Component, statistics: "Statistics | None") -> str:
 
 def closing_sentence(ledger: Ledger) -> str:
     """Names the smallest sets of factors that, switched from one end, give every item the other end's credit."""
+    if not len(ledger.items.replayed):
+        return "No item carries what the protocols in between need, so no part can be switched by itself."
     if ledger.closing_sets["from_lm_eval"] == ((),):
         return "No item's credit differs between the two protocols: there is nothing to switch."
-    ends = {"from_lm_eval": "from lm-eval's end", "from_inspect": "from Inspect's end"}
-    parts = [f"{end} {_closing_sets(ledger.closing_sets[name])}" for name, end in ends.items()]
+    parts = [
+        f"from the end of {name}, {_closing_sets(ledger.closing_sets[f'from_{side}'])}"
+        for side, name in side_names(ledger.harnesses).items()
+    ]
     return (
-        f"The smallest sets of parts that, switched, make the two harnesses agree item by item: {'; '.join(parts)}. "
+        f"The smallest sets of parts that, switched, make the two sides agree item by item: {'; '.join(parts)}. "
         "(A component's size is no guide to this.)"
     )
 
 
 def _closing_sets(sets: tuple[tuple[str, ...], ...]) -> str:
-    return ", or ".join(listed([_FACTOR_WORDS[name] for name in names]) for names in sets)
+    return ", or ".join(listed([FACTORS[name] for name in names]) for names in sets)
 
 
 def readout_section(ledger: Ledger) -> Section:
@@ -132,10 +127,10 @@ def readout_section(ledger: Ledger) -> Section:
 
 def coverage_section(ledger: Ledger) -> Section:
     """Which items each side scored, and what the others are worth."""
-    numbers = ledger.num_items
+    numbers, names = ledger.num_items, side_names(ledger.harnesses)
     sentences = (
-        f"{count(numbers['common'], 'item')} scored by both; {numbers['lm_eval_only']} by lm-eval's side alone, "
-        f"{numbers['inspect_only']} by Inspect's side alone.",
+        f"{count(numbers['common'], 'item')} scored by both; {numbers['lm_eval_only']} by {names['lm_eval']} alone, "
+        f"{numbers['inspect_only']} by {names['inspect']} alone.",
     )
     lines = {name: value for name, value in ledger.coverage_lines.items() if value}
     if not lines:
@@ -147,18 +142,18 @@ def coverage_section(ledger: Ledger) -> Section:
 
 def cells_section(ledger: Ledger) -> Section:
     """Every protocol between the two and its score over the common items."""
-    rows = tuple(_cell_row(cell) for cell in ledger.cells)
+    rows = tuple(_cell_row(cell, side_names(ledger.harnesses)) for cell in ledger.cells)
     table = Table(
         headers=("template", "normalisation", "tie-break", "readout", "score", "exact", "n", ""),
         align="llllrrrl",
         rows=rows,
     )
-    sentence = "Scores over the common items, every part of the protocol at lm-eval's or at Inspect's value."
+    sentence = "Scores over the common items, every part of the protocol at one side's or at the other's value."
     return Section(title="Cells", sentences=(sentence,), table=table)
 
 
-def _cell_row(cell: Cell) -> tuple[str, ...]:
-    native = {"lm_eval": "lm-eval's own", "inspect": "Inspect's own", None: "off-path"}[cell.native]
+def _cell_row(cell: Cell, names: Mapping[str, str]) -> tuple[str, ...]:
+    native = "off-path" if cell.native is None else f"{names[cell.native]}, its own"
     return (
         cell.template,
         cell.normalisation or "–",
@@ -174,34 +169,36 @@ def _cell_row(cell: Cell) -> tuple[str, ...]:
 def one_at_a_time_section(ledger: Ledger) -> Section:
     """What each factor makes alone from either end, the interactions, and whether the bound holds."""
     singles = tuple(
-        (_FACTOR_WORDS[single.factor], difference(single.from_lm_eval), difference(single.from_inspect))
+        (FACTORS[single.factor], difference(single.from_lm_eval), difference(single.from_inspect))
         for single in ledger.one_at_a_time
     )
     if not singles:
         return Section(title="One factor at a time")
     pairs = tuple(
         (
-            " × ".join(_FACTOR_WORDS[name] for name in interaction.factors),
+            " × ".join(FACTORS[name] for name in interaction.factors),
             difference(interaction.from_lm_eval),
             difference(interaction.from_inspect),
         )
         for interaction in ledger.interactions
     )
     table = Table(
-        headers=("switched", "from lm-eval's protocol", "from Inspect's protocol"), align="lrr", rows=(*singles, *pairs)
+        headers=("switched", *(f"from {name}" for name in side_names(ledger.harnesses).values())),
+        align="lrr",
+        rows=(*singles, *pairs),
     )
     return Section(title="One factor at a time", table=table, after=(_bound_sentence(ledger),))
 
 
 def _bound_sentence(ledger: Ledger) -> str:
-    bound = ledger.bound
+    bound, names = ledger.bound, side_names(ledger.harnesses)
     said = []
     for total, holds, end in (
-        (bound.sum_from_lm_eval, bound.holds_from_lm_eval, "lm-eval's"),
-        (bound.sum_from_inspect, bound.holds_from_inspect, "Inspect's"),
+        (bound.sum_from_lm_eval, bound.holds_from_lm_eval, names["lm_eval"]),
+        (bound.sum_from_inspect, bound.holds_from_inspect, names["inspect"]),
     ):
         if total is not None:
-            said.append(f"{'holds' if holds else 'does not hold'} from {end} end (sum {score(total)})")
+            said.append(f"{'holds' if holds else 'does not hold'} from the end of {end} (sum {score(total)})")
     if not said:
         return ""
     return f"The bound |gap| ≤ sum of the single gaps {' and '.join(said)}; interactions can break it."
@@ -212,7 +209,7 @@ def protocols_section(ledger: Ledger, facts: RunFacts) -> Section:
     left, right = ledger.protocols["lm_eval"], ledger.protocols["inspect"]
     rows = sorted(_protocol_rows(left, right), key=lambda row: row[1] == row[2])
     marked = tuple((*row, "" if row[1] == row[2] else "differs") for row in rows)
-    table = Table(headers=("part", "lm-eval side", "Inspect side", ""), align="llll", rows=marked)
+    table = Table(headers=("part", *side_names(ledger.harnesses).values(), ""), align="llll", rows=marked)
     return Section(title="Protocols", sentences=_settings(facts), table=table)
 
 
@@ -245,7 +242,7 @@ def unexplained_section(ledger: Ledger) -> Section:
         (
             item.key[:12],
             item.subject,
-            {"lm_eval": "lm-eval", "inspect": "Inspect", "both": "both"}[item.side],
+            {**side_names(ledger.harnesses), "both": "both"}[item.side],
             f"{item.logged_lm_eval} / {item.logged_inspect}",
             item.reason,
         )

@@ -4,19 +4,18 @@ from fractions import Fraction
 
 from reconcile.page_ledger import PageLedger
 from reconcile.report.facts import RunFacts
+from reconcile.report.names import FACTORS, SIDES, side_names
 from reconcile.report.numbers import NO_VALUE, count, tiny
 from reconcile.report.sections import Section, Table
-
-_SIDES = {"lm_eval": "lm-eval", "inspect": "Inspect"}
 
 
 def bits_section(ledger: PageLedger) -> Section:
     """The headline: both sides in bits per byte of the original page."""
-    bits = ledger.bits_per_byte
+    bits, names = ledger.bits_per_byte, side_names(ledger.harnesses)
     rows = [
-        ("lm-eval", _value(bits.lm_eval), ""),
-        ("Inspect", _value(bits.inspect), ""),
-        ("gap", _signed(bits.gap), "lm-eval − Inspect"),
+        (names["lm_eval"], _value(bits.lm_eval), ""),
+        (names["inspect"], _value(bits.inspect), ""),
+        ("gap", _signed(bits.gap), f"{names['lm_eval']} − {names['inspect']}"),
         *((f"  {name.replace('_', ' ')}", _signed(value), "") for name, value in bits.components.items()),
     ]
     table = Table(headers=("bits per byte of the original page", "value", ""), align="lrl", rows=tuple(rows))
@@ -39,7 +38,7 @@ def logarithms_section(ledger: PageLedger) -> Section:
             note = f"cannot act here: {note}" if note else "cannot act here"
         if component.name in ("coverage", "rounding", "unexplained") and component.exact == 0:
             note = ""
-        rows.append((f"  {component.name.replace('_', ' ')}", shown, note))
+        rows.append((f"  {FACTORS.get(component.name, component.name)}", shown, note))
     table = Table(headers=("", "value", ""), align="lrl", rows=tuple(rows))
     return Section(title="Perplexities as reported", table=table, brief=True)
 
@@ -61,8 +60,9 @@ def perplexities_section(ledger: PageLedger) -> Section:
         ("perplexity per page (geometric mean of the pages')", lambda side: _value(side.per_sequence)),
         ("bits per byte", lambda side: _value(side.bits_per_byte)),
     ):
-        rows.append((label, *(read(ledger.perplexities[side]) for side in _SIDES)))
-    return Section(title="All perplexities", table=Table(headers=("", *_SIDES.values()), align="lrr", rows=tuple(rows)))
+        rows.append((label, *(read(ledger.perplexities[side]) for side in SIDES)))
+    headers = ("", *side_names(ledger.harnesses).values())
+    return Section(title="All perplexities", table=Table(headers=headers, align="lrr", rows=tuple(rows)))
 
 
 def page_cells_section(ledger: PageLedger) -> Section:
@@ -73,7 +73,7 @@ def page_cells_section(ledger: PageLedger) -> Section:
             cell.window,
             _value(float(cell.nats)),
             _count(cell.num_tokens),
-            {"lm_eval": "lm-eval's own", "inspect": "Inspect's own", None: "off-path"}[cell.native],
+            "off-path" if cell.native is None else f"{side_names(ledger.harnesses)[cell.native]}, its own",
         )
         for cell in ledger.cells
     )
@@ -83,10 +83,10 @@ def page_cells_section(ledger: PageLedger) -> Section:
 
 def page_coverage_section(ledger: PageLedger) -> Section:
     """Which pages each side scored."""
-    numbers = ledger.num_items
+    numbers, names = ledger.num_items, side_names(ledger.harnesses)
     sentence = (
-        f"{count(numbers['common'], 'page')} scored by both; {numbers.get('lm_eval_only', 0)} by lm-eval's side alone, "
-        f"{numbers.get('inspect_only', 0)} by Inspect's side alone."
+        f"{count(numbers['common'], 'page')} scored by both; {numbers['lm_eval_only']} by {names['lm_eval']} alone, "
+        f"{numbers['inspect_only']} by {names['inspect']} alone."
     )
     lines = {name: value for name, value in ledger.coverage_lines.items() if value}
     rows = tuple((name.replace("_", " "), _signed(value)) for name, value in lines.items())

@@ -4,6 +4,7 @@ from collections.abc import Mapping
 from typing import TYPE_CHECKING
 
 from reconcile.ledger import Ledger
+from reconcile.report.names import side_names
 from reconcile.report.numbers import NO_VALUE, count, difference, interval, p_value, percent, score
 from reconcile.report.sections import Section, Table
 
@@ -15,26 +16,26 @@ if TYPE_CHECKING:
     from reconcile.statistics import Statistics
     from reconcile.ties import TieCensus
 
-_SIDES = {"lm_eval": "lm-eval", "inspect": "Inspect"}
 _MOST_SUBJECTS = 57
 
 
 def statistics_sections(ledger: Ledger, statistics: "Statistics") -> Mapping[str, tuple[Section, ...]]:
     """Sections that belong `above` the gap and `below` it."""
+    names = side_names(ledger.harnesses)
     return {
-        "above": (chance_section(statistics),),
+        "above": (chance_section(statistics, names),),
         "below": (
-            estimates_section(statistics),
-            ties_section(ledger, statistics),
-            normalisations_section(statistics),
-            subjects_section(statistics),
+            estimates_section(statistics, names),
+            ties_section(ledger, statistics, names),
+            normalisations_section(statistics, names),
+            subjects_section(statistics, names),
         ),
     }
 
 
-def chance_section(statistics: "Statistics") -> Section:
+def chance_section(statistics: "Statistics", names: Mapping[str, str]) -> Section:
     """Is either score above guessing, and where do the picks fall?"""
-    rows = tuple(_chance_row(name, statistics.chance[side]) for side, name in _SIDES.items())  # type: ignore[index]
+    rows = tuple(_chance_row(name, statistics.chance[side]) for side, name in names.items())  # type: ignore[index]
     table = Table(
         headers=("", "score", "chance", "p (guessing)", "picks by position", "gold by position", "mass on the choices"),
         align="lrrrlll",
@@ -42,7 +43,7 @@ def chance_section(statistics: "Statistics") -> Section:
     )
     lost = [
         f"{name}'s score is not distinguishable from chance here."
-        for side, name in _SIDES.items()
+        for side, name in names.items()
         if not statistics.chance[side].distinguishable()  # type: ignore[index]
     ]
     return Section(title="Chance", table=table, after=tuple(lost), brief=True)
@@ -60,9 +61,9 @@ def _chance_row(name: str, chance: "Chance") -> tuple[str, ...]:
     )
 
 
-def estimates_section(statistics: "Statistics") -> Section:
+def estimates_section(statistics: "Statistics", names: Mapping[str, str]) -> Section:
     """Intervals and tests: for other items like these, which the gap itself does not need."""
-    named = {"score lm-eval": statistics.scores["lm_eval"], "score Inspect": statistics.scores["inspect"]}
+    named = {f"score of {name}": statistics.scores[side] for side, name in names.items()}  # type: ignore[index]
     estimates = {**named, "gap": statistics.gap, **{n.replace("_", " "): e for n, e in statistics.components.items()}}
     rows = tuple(
         (
@@ -90,9 +91,9 @@ def estimates_section(statistics: "Statistics") -> Section:
     return Section(title="Uncertainty", sentences=(sentence,), table=table)
 
 
-def ties_section(ledger: Ledger, statistics: "Statistics") -> Section:
+def ties_section(ledger: Ledger, statistics: "Statistics", names: Mapping[str, str]) -> Section:
     """How many items tie for best, why, and what every tie rule makes of them."""
-    found = {name: statistics.ties[side] for side, name in _SIDES.items()}  # type: ignore[index]
+    found = {name: statistics.ties[side] for side, name in names.items()}  # type: ignore[index]
     rows = tuple(_tie_row(name, ties) for name, ties in found.items() if ties is not None)
     if not rows:
         return Section(title="Ties")
@@ -118,11 +119,11 @@ def _tie_row(name: str, ties: "TieCensus") -> tuple[str, ...]:
     return (name, str(len(ties.items)), kinds, *(score(rules.get(column)) for column in columns))
 
 
-def normalisations_section(statistics: "Statistics") -> Section:
+def normalisations_section(statistics: "Statistics", names: Mapping[str, str]) -> Section:
     """The five length rules side by side on either side's own likelihoods."""
     rows = tuple(
         (f"{name}, {rule.rule}", score(rule.score), str(rule.num_items), _rule_note(rule))
-        for side, name in _SIDES.items()
+        for side, name in names.items()
         for rule in statistics.normalisations[side]  # type: ignore[index]
     )
     if not rows:
@@ -136,7 +137,7 @@ def _rule_note(rule: "RuleScore") -> str:
     return ", ".join(text for text in ("its own" if rule.native else "", rule.reason or "") if text)
 
 
-def subjects_section(statistics: "Statistics") -> Section:
+def subjects_section(statistics: "Statistics", names: Mapping[str, str]) -> Section:
     """Sub-task by sub-task, tests adjusted over all of them."""
     if len(statistics.subjects) < 2:
         return Section(title="Sub-tasks")
@@ -153,18 +154,18 @@ def subjects_section(statistics: "Statistics") -> Section:
         for one in statistics.subjects[:_MOST_SUBJECTS]
     )
     table = Table(
-        headers=("sub-task", "n", "lm-eval", "Inspect", "gap", "95 % interval", "p (Holm)"), align="lrrrrlr", rows=rows
+        headers=("sub-task", "n", *names.values(), "gap", "95 % interval", "p (Holm)"), align="lrrrrlr", rows=rows
     )
     return Section(title="Sub-tasks", table=table)
 
 
-def agreement_section(agreement: "Agreement") -> Section:
+def agreement_section(agreement: "Agreement", names: Mapping[str, str]) -> Section:
     """Raw agreement first, then what luck leaves of it, then the correlation over sub-tasks."""
     outcomes = agreement.outcomes
     rows = (
         ("both right", str(outcomes.both_right)),
-        ("only lm-eval right", str(outcomes.only_lm_eval)),
-        ("only Inspect right", str(outcomes.only_inspect)),
+        (f"only {names['lm_eval']} right", str(outcomes.only_lm_eval)),
+        (f"only {names['inspect']} right", str(outcomes.only_inspect)),
         ("both wrong, same pick", str(outcomes.both_wrong_alike)),
         ("both wrong, other picks", str(outcomes.both_wrong_differently)),
         *((("both wrong, pick not known", str(outcomes.wrong_unknown)),) if outcomes.wrong_unknown else ()),

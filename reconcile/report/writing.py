@@ -12,6 +12,7 @@ from reconcile.report.facts import RunFacts
 from reconcile.report.items import write_items, write_pages
 from reconcile.report.ledger_sections import ledger_sections
 from reconcile.report.markdown import as_markdown
+from reconcile.report.names import side_names
 from reconcile.report.page_sections import page_sections
 from reconcile.report.proof_section import proof_section
 from reconcile.report.sections import Section
@@ -40,7 +41,7 @@ def write_report(folder: Path, ledger: Ledger | PageLedger, facts: RunFacts) -> 
     else:
         sections, document = _choice_report(ledger, facts)
         write_items(folder / "items.csv", ledger)
-    title = f"{facts.benchmark}: {facts.model} behind lm-eval and behind Inspect"
+    title = f"{facts.benchmark}: {facts.model} behind {' and behind '.join(side_names(ledger.harnesses).values())}"
     write_document(folder / "reconcile.json", document)
     (folder / "report.md").write_text(as_markdown(title, sections), encoding="utf-8")
     return Report(title=title, sections=tuple(sections), verdict=_verdict(ledger))
@@ -54,7 +55,7 @@ def _choice_report(ledger: Ledger, facts: RunFacts) -> tuple[list[Section], dict
     if proof is not None:
         sections.insert(3, proof_section(proof))
     if agreement is not None:
-        sections.insert(-3, agreement_section(agreement))
+        sections.insert(-3, agreement_section(agreement, side_names(ledger.harnesses)))
     if measured is None:
         missing = "Intervals, tests and agreement need scipy: pip install 'harness-bridge[report]'"
         sections.append(Section(title="Not measured", sentences=(missing,), brief=True))
