@@ -1,0 +1,210 @@
+"""Attention over the key/value tiles, for a decoding step and for a pack of prompts.
+
+Both are `attend` functions for DecoderModel.hidden_states. What a row gets depends on its own position and keys
+alone, to the bit: every product has a fixed shape (a tile of 64 keys against one token's query heads when decoding,
+64 queries against a whole number of tiles when reading a prompt), and only their number follows the company.
+
+Shapes: R rows (tokens), Hq query heads, Hkv key/value heads, G = Hq / Hkv, D head_dim, N tiles.
+"""
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from llm.scoring.tiles import HIDDEN, TILE, TilePool
+
+Attend = Callable[[int, Tensor, Tensor, Tensor], Tensor]
+GATHERED_POSITIONS = 16384
+"""Key positions gathered for one product of a prompt's pack, at most: a bound on its memory."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Placement:
+    """Where a decoding step's R rows keep their tiles. Pad rows own tile 0."""
+
+    tiles: tuple[tuple[int, ...], ...]  # R lists, in order of position
+    owner: Tensor  # (N,) the row whose query meets each tile
+    table: Tensor  # (R, most tiles of a row), short lists repeat their first tile
+    alive: Tensor  # (R, most tiles of a row, 1, 1, 1): 1.0, and 0.0 for the repeats
+
+
+def place(tiles: Sequence[Sequence[int]], device: torch.device) -> Placement:
+    """The placement of rows with these tile lists."""
+    width = max(len(own) for own in tiles)
+    owner = [0] * (1 + max(max(own) for own in tiles))
+    for row, own in enumerate(tiles):
+        for tile in own:
+            owner[tile] = row
+    table = [[*own, *[own[0]] * (width - len(own))] for own in tiles]
+    alive = [[1.0] * len(own) + [0.0] * (width - len(own)) for own in tiles]
+    return Placement(
+        tiles=tuple(tuple(own) for own in tiles),
+        owner=torch.tensor(owner, device=device),
+        table=torch.tensor(table, device=device),
+        alive=torch.tensor(alive, device=device)[:, :, None, None, None],
+    )
+
+
+def decode_attend(pool: TilePool, placement: Placement, positions: Sequence[int]) -> Attend:
+    """Stores each row's key and value at its position, then attends to all that the pool's bias shows of its tiles."""
+    last = [own[position // TILE] for own, position in zip(placement.tiles, positions, strict=True)]
+    last_tile = torch.tensor(last, device=pool.device)
+    offset = torch.tensor([position % TILE for position in positions], device=pool.device)
+    pool.show_next(last_tile, offset)
+    num_kv_heads, head_dim, num_tiles = pool.num_kv_heads, pool.head_dim, len(placement.owner)
+    heads = torch.arange(num_kv_heads, device=pool.device)
+    slots = ((last_tile[:, None] * num_kv_heads + heads) * TILE + offset[:, None]).reshape(-1)
+    biases = {
+        window: pool.bias(window)[:num_tiles].repeat_interleave(num_kv_heads, dim=0)[:, None, :]
+        for window in set(pool.windows)
+    }
+
+    def attend(layer: int, q: Tensor, k: Tensor, v: Tensor) -> Tensor:
+        keys, values = pool.keys(layer), pool.values(layer)
+        keys.view(-1, head_dim).index_copy_(0, slots, k.reshape(-1, head_dim).to(keys.dtype))
+        values.view(-1, head_dim).index_copy_(0, slots, v.reshape(-1, head_dim).to(values.dtype))
+        grouped = q.reshape(len(positions), num_kv_heads, -1, head_dim).to(keys.dtype) * head_dim**-0.5
+        group = grouped.shape[2]
+        queries = grouped.index_select(0, placement.owner).view(-1, group, head_dim)
+        scores = torch.baddbmm(
+            biases[pool.windows[layer]], queries, keys[:num_tiles].reshape(-1, TILE, head_dim).transpose(1, 2)
+        )
+        out = _over_tiles(scores, values[:num_tiles].reshape(-1, TILE, head_dim), placement, num_kv_heads)
+        return out.reshape(len(positions), -1).to(q.dtype)
+
+    return attend
+
+
+def _over_tiles(scores: Tensor, values: Tensor, placement: Placement, num_kv_heads: int) -> Tensor:
+    """Softmax of scores (N * Hkv, G, TILE) over all tiles of a row, times values: (R, Hkv, G, D)."""
+    group = scores.shape[1]
+    by_tile = (-1, num_kv_heads, group, 1)
+    peaks = scores.amax(dim=-1).view(by_tile)
+    row_peaks = peaks[placement.table].amax(dim=1)
+    weights = scores.sub_(row_peaks.index_select(0, placement.owner).view(-1, group, 1)).exp_()
+    mass = weights.sum(dim=-1).view(by_tile)
+    mixed = torch.bmm(weights.to(values.dtype), values).view(-1, num_kv_heads, group, values.shape[-1])
+    total = (mixed[placement.table] * placement.alive).sum(dim=1)
+    return total / (mass[placement.table] * placement.alive).sum(dim=1)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Segment:
+    """One sequence's share in a pack: positions start … stop - 1, found at the pack's flat indices `flat`.
+
+    Those before `owned` are another segment's tokens too (an equal beginning, computed once): their keys and values
+    are stored in this sequence's tiles as well, their attention is the other segment's business.
+    """
+
+    tiles: tuple[int, ...]
+    start: int
+    owned: int
+    stop: int
+    flat: tuple[int, ...]
+
+    def flat_tile(self, index: int) -> list[int]:
+        """Flat indices of the 64 positions of tile `index`, -1 where the pack does not own the position."""
+        return [
+            self.flat[position - self.start] if self.owned <= position < self.stop else -1
+            for position in range(index * TILE, (index + 1) * TILE)
+        ]
+
+
+@dataclass(frozen=True, kw_only=True)
+class _QueryTiles:
+    """Tiles of queries with the same number of key tiles before them: one product."""
+
+    keys: Tensor  # (n, index + 1) tile numbers
+    queries: Tensor  # (n * TILE,) flat indices, 0 for positions that are not wanted
+    source: Tensor  # rows of the product's (n * TILE) that are wanted …
+    target: Tensor  # … and their flat indices
+    mask: Tensor  # (G * TILE, (index + 1) * TILE)
+
+
+def pack_attend(pool: TilePool, segments: Sequence[Segment], *, group: int) -> Attend:
+    """Stores the segments' keys and values, then attends causally, within the layer's window.
+
+    Args:
+        group: query heads that share a key/value head (G).
+    """
+    num_kv_heads, head_dim = pool.num_kv_heads, pool.head_dim
+    written, slots = _writes(segments, num_kv_heads, pool.device)
+    work = {window: _query_tiles(segments, group, window, pool.device) for window in set(pool.windows)}
+
+    def attend(layer: int, q: Tensor, k: Tensor, v: Tensor) -> Tensor:
+        keys, values = pool.keys(layer), pool.values(layer)
+        keys.view(-1, head_dim).index_copy_(0, slots, k[written].reshape(-1, head_dim).to(keys.dtype))
+        values.view(-1, head_dim).index_copy_(0, slots, v[written].reshape(-1, head_dim).to(values.dtype))
+        out = q.new_zeros(q.shape[0], q.shape[1] * q.shape[2])
+        for part in work[pool.windows[layer]]:
+            queries = q[part.queries].to(keys.dtype).view(-1, TILE, num_kv_heads, group, head_dim)
+            queries = queries.permute(0, 2, 3, 1, 4).reshape(-1, num_kv_heads, group * TILE, head_dim)
+            mixed = torch.nn.functional.scaled_dot_product_attention(
+                queries, _sequences(keys, part.keys), _sequences(values, part.keys), attn_mask=part.mask
+            )
+            mixed = mixed.view(-1, num_kv_heads, group, TILE, head_dim).permute(0, 3, 1, 2, 4)
+            out.index_copy_(0, part.target, mixed.reshape(-1, out.shape[1])[part.source].to(out.dtype))
+        return out
+
+    return attend
+
+
+def _sequences(tiles: Tensor, index: Tensor) -> Tensor:
+    """Keys or values (n, Hkv, positions, D) of n sequences with these (n, m) tiles."""
+    gathered = tiles[index].transpose(1, 2)
+    return gathered.reshape(gathered.shape[0], gathered.shape[1], -1, gathered.shape[-1])
+
+
+def _writes(segments: Sequence[Segment], num_kv_heads: int, device: torch.device) -> tuple[Tensor, Tensor]:
+    """Flat indices of the tokens to store, and the pool rows (Hkv a token) where they go."""
+    written, tiles, offsets = [], [], []
+    for segment in segments:
+        for position in range(segment.start, segment.stop):
+            written.append(segment.flat[position - segment.start])
+            tiles.append(segment.tiles[position // TILE])
+            offsets.append(position % TILE)
+    heads = torch.arange(num_kv_heads)
+    slots = (torch.tensor(tiles)[:, None] * num_kv_heads + heads) * TILE + torch.tensor(offsets)[:, None]
+    return torch.tensor(written, device=device), slots.reshape(-1).to(device)
+
+
+def _query_tiles(
+    segments: Sequence[Segment], group: int, window: int | None, device: torch.device
+) -> list[_QueryTiles]:
+    by_index: dict[int, list[Segment]] = {}
+    for segment in segments:
+        for index in range(segment.owned // TILE, -(-segment.stop // TILE)) if segment.owned < segment.stop else ():
+            by_index.setdefault(index, []).append(segment)
+    if not by_index:
+        return []
+    mask = causal_mask(max(by_index) + 1, group, window, device)
+    work = []
+    for index, members in by_index.items():
+        at_once = max(1, GATHERED_POSITIONS // ((index + 1) * TILE))
+        for first in range(0, len(members), at_once):
+            work.append(_query_tile(members[first : first + at_once], index, mask, device))
+    return work
+
+
+def _query_tile(members: Sequence[Segment], index: int, mask: Tensor, device: torch.device) -> _QueryTiles:
+    flat = torch.tensor([segment.flat_tile(index) for segment in members]).reshape(-1)
+    wanted = torch.nonzero(flat >= 0).reshape(-1)
+    return _QueryTiles(
+        keys=torch.tensor([segment.tiles[: index + 1] for segment in members], device=device),
+        queries=flat.clamp(min=0).to(device),
+        source=wanted.to(device),
+        target=flat[wanted].to(device),
+        mask=mask[:, -(index + 1) * TILE :],
+    )
+
+
+def causal_mask(num_tiles: int, group: int, window: int | None, device: torch.device) -> Tensor:
+    """(group * TILE, num_tiles * TILE): what the last tile's queries may see, head by head; its right end serves
+    every shorter sequence, because only the distance between query and key counts.
+    """
+    query = torch.arange(TILE, device=device)[:, None] + (num_tiles - 1) * TILE
+    distance = query - torch.arange(num_tiles * TILE, device=device)
+    seen = (distance >= 0) & (distance < (window or num_tiles * TILE))
+    return torch.where(seen, 0.0, HIDDEN).repeat(group, 1)

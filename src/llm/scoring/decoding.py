@@ -1,0 +1,242 @@
+"""Continuous batched decoding: rows leave when they are done, and waiting requests take their places.
+
+A row's tokens and logprobs are those of its solo run, to the bit: linear layers always see a multiple of 16 rows
+(below about a dozen, CPU kernels change their order of summation), attention works in fixed shapes
+(`cached_attention`), and each row chooses with its own settings. A beginning that another prompt shares is computed
+once.
+"""
+
+from collections import deque
+from collections.abc import Sequence
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from llm.scoring.cached_attention import Placement, decode_attend, pack_attend, place
+from llm.scoring.prompt_packs import PromptPack
+from llm.scoring.requests import Generation, GenerationRequest
+from llm.scoring.rows import GenerationError, Row, common_length
+from llm.scoring.sampling import choose
+from llm.scoring.stops import Vocabulary
+from llm.scoring.tiles import TILE, TilePool, tiles_for
+
+ROWS = 16
+"""Linear layers see a multiple of this many rows."""
+PACK_TOKENS = 2048
+"""Prompt tokens computed at a time, at most."""
+
+Finished = list[tuple[int, Generation | GenerationError]]
+
+
+class DecodingBatch:
+    """Generates for requests that come and go: `submit` them, then call `step` until it is no longer `busy`.
+
+    Args:
+        model: a DecoderModel, or a module with its `hidden_states`, `project`, `config` and `device`.
+        batch_size: rows decoded together, at most.
+        cache_bytes: keys and values kept, at most; a request that needs more runs alone.
+        max_length: the context in tokens, prompt and new ones together (the model's own by default).
+    """
+
+    def __init__(
+        self,
+        model: Any,
+        vocabulary: Vocabulary,
+        *,
+        batch_size: int = 32,
+        cache_bytes: int = 1 << 30,
+        max_length: int | None = None,
+    ) -> None:
+        self._model = model
+        self._vocabulary = vocabulary
+        self._batch_size = batch_size
+        self._max_length = max_length or model.max_length
+        self._waiting: deque[Row] = deque()
+        self._rows: list[Row] = []
+        self._leftover: Row | None = None  # the last row to leave an empty batch: the next prompt may begin like it
+        self._placement: Placement | None = None
+        self._next_ticket = 0
+        self._pool = _pool_for(model)
+        self._most_tiles = cache_bytes // self._pool.bytes_per_tile
+        self._group = model.config.num_attention_heads // model.config.num_key_value_heads
+        missing = vocabulary.undecodable(model.config.vocab_size, getattr(model, "num_decodable", None))
+        self._width = getattr(model.config, "intermediate_size", 4 * model.config.hidden_size)
+        self._undecodable = None if missing is None else torch.from_numpy(missing).to(model.device)
+
+    @property
+    def busy(self) -> bool:
+        return bool(self._rows or self._waiting)
+
+    def submit(self, request: GenerationRequest) -> int:
+        """Queue a request; `step` returns its generation under the ticket given here."""
+        ticket = self._next_ticket
+        self._next_ticket += 1
+        self._waiting.append(Row(request, ticket=ticket, vocabulary=self._vocabulary, max_length=self._max_length))
+        return ticket
+
+    def cancel(self, ticket: int) -> None:
+        """Drop a request, waiting or running; nothing is returned for it."""
+        self._waiting = deque(row for row in self._waiting if row.ticket != ticket)
+        for row in [row for row in self._rows if row.ticket == ticket]:
+            self._leave(row)
+
+    @torch.inference_mode()
+    def step(self) -> Finished:
+        """Let waiting requests in, then choose one token for every row; what finished, by ticket."""
+        finished: Finished = []
+        entering = self._enter(finished)
+        if entering:
+            self._take(entering, self._read_prompts(entering), finished)
+        if self._rows:
+            self._take(list(self._rows), self._decode(), finished)
+        return finished
+
+    def _enter(self, finished: Finished) -> list[Row]:
+        """Waiting rows that fit now, in their order, with tiles for their prompts."""
+        entering: list[Row] = []
+        reserved = sum(tiles_for(row.longest) for row in self._rows)
+        while self._waiting and len(self._rows) < self._batch_size:
+            row = self._waiting[0]
+            reserved += tiles_for(row.longest)
+            if self._rows and reserved > self._most_tiles:
+                break
+            self._waiting.popleft()
+            if (generation := row.at_limit()) is not None:
+                finished.append((row.ticket, generation))
+                continue
+            row.tiles = self._pool.take(tiles_for(len(row.prompt)))
+            self._rows.append(row)
+            self._placement = None
+            entering.append(row)
+        return entering
+
+    def _read_prompts(self, entering: Sequence[Row]) -> Tensor:
+        """Logits (at least R, V) after each entering row's prompt."""
+        todo = deque(entering)
+        hidden: dict[int, Tensor] = {}
+        while todo:
+            pack = self._next_pack(todo)
+            attend = pack_attend(self._pool, pack.segments, group=self._group)
+            states = self._run(pack.ids, pack.positions, attend)
+            hidden.update((row.ticket, states[index]) for row, index in pack.last_tokens())
+            for row, segment in zip(pack.rows, pack.segments, strict=True):
+                row.num_cached = segment.stop
+        for row in entering:
+            self._pool.show(row.tiles, row.num_cached)
+        self._forget_leftover()
+        return self._project(torch.stack([hidden[row.ticket] for row in entering]))
+
+    def _next_pack(self, todo: deque[Row]) -> PromptPack:
+        pack = PromptPack(size=PACK_TOKENS)
+        while todo and not pack.is_full:
+            row = todo[0]
+            if not row.num_cached:
+                self._copy_beginning(row)
+            if pack.add(row):
+                todo.popleft()
+        pack.pad(self._steady(len(pack.ids)))
+        return pack
+
+    def _copy_beginning(self, row: Row) -> None:
+        """Copy the keys and values of the longest beginning that another row's prompt has in the pool already.
+
+        Only of its prompt: what it generated itself was computed in decoding's shapes, whose bits differ.
+        """
+        source: Row | None = None
+        for other in (*self._rows, self._leftover):
+            if other is not None and other is not row:
+                shared = min(common_length(row.prompt, other.prompt), other.num_cached, len(row.prompt) - 1)
+                if shared > row.num_cached:
+                    source, row.num_cached = other, shared
+        if source is not None:
+            count = tiles_for(row.num_cached)
+            self._pool.copy(source.tiles[:count], row.tiles[:count])
+
+    def _decode(self) -> Tensor:
+        """Logits (R, V) after each row's latest token."""
+        rows = self._rows
+        for row in rows:
+            if row.num_cached == len(row.tiles) * TILE:
+                row.tiles += self._pool.take(1)
+                self._placement = None
+            self._pool.move_windows(row.tiles, row.num_cached)
+        padding = self._steady(len(rows)) - len(rows)
+        if self._placement is None:
+            self._placement = place([*(row.tiles for row in rows), *[[0]] * padding], self._pool.device)
+        positions = [row.num_cached for row in rows] + [0] * padding
+        attend = decode_attend(self._pool, self._placement, positions)
+        hidden = self._run([row.last_token for row in rows] + [0] * padding, positions, attend)
+        for row in rows:
+            row.num_cached += 1
+        return self._project(hidden)[: len(rows)]
+
+    def _run(self, ids: Sequence[int], positions: Sequence[int], attend: Any) -> Tensor:
+        device = self._pool.device
+        hidden = self._model.hidden_states(
+            torch.tensor(ids, device=device), torch.tensor(positions, device=device), attend
+        )
+        assert isinstance(hidden, Tensor)
+        return hidden
+
+    def _steady(self, num_rows: int) -> int:
+        return steady_rows(num_rows, self._width, torch.get_num_threads())
+
+    def _project(self, hidden: Tensor) -> Tensor:
+        """Logits of hidden (R, H), and of the zero rows that fill up the shape."""
+        logits = self._model.project(torch.nn.functional.pad(hidden, (0, 0, 0, -hidden.shape[0] % ROWS)))
+        assert isinstance(logits, Tensor)
+        return logits
+
+    def _take(self, rows: Sequence[Row], logits: Tensor, finished: Finished) -> None:
+        """Choose each row's next token; rows that end leave."""
+        choices = choose(logits, [row.chooser for row in rows], self._undecodable)
+        for row, choice in zip(rows, choices, strict=True):
+            done: Generation | GenerationError | None
+            try:
+                done = row.add(choice)
+            except GenerationError as fault:
+                done = fault
+            if done is not None:
+                self._leave(row)
+                finished.append((row.ticket, done))
+
+    def _leave(self, row: Row) -> None:
+        self._rows.remove(row)
+        self._placement = None
+        if self._rows:
+            self._pool.give_back(row.tiles)
+        else:
+            self._forget_leftover()
+            self._leftover = row
+
+    def _forget_leftover(self) -> None:
+        if self._leftover is not None:
+            self._pool.give_back(self._leftover.tiles)
+            self._leftover = None
+
+
+def steady_rows(num_rows: int, width: int, num_threads: int) -> int:
+    """The next number of rows at which a row's bits depend on nothing but itself.
+
+    Products need ROWS at least. An element-wise step over rows of `width` is cut into equal shares, one a thread and
+    none below torch's grain of 32768 elements; a cut inside a row would change which of its elements go through the
+    scalar end of a vector loop, so the shares must be whole rows.
+    """
+    rows = num_rows + -num_rows % ROWS
+    while rows % min(num_threads, -(-rows * width // 32768)):
+        rows += ROWS
+    return rows
+
+
+def _pool_for(model: Any) -> TilePool:
+    """An empty pool; on a CPU in float32, which holds every narrower value and multiplies fastest."""
+    config = model.config
+    shared = [config.sliding_window] * config.num_hidden_layers
+    return TilePool(
+        windows=getattr(config, "layer_windows", None) or shared,
+        num_kv_heads=config.num_key_value_heads,
+        head_dim=config.head_dim,
+        dtype=torch.float32 if model.device.type == "cpu" else model.dtype,
+        device=model.device,
+    )
