@@ -53,7 +53,7 @@ def main() -> None:
     parser.add_argument("--resamples", type=int, default=10_000)
     options = parser.parse_args()
     lm_eval, inspect = make_runs(options.items)
-    marks = [time.perf_counter()]
+    marks, cpu = [time.perf_counter()], time.process_time()
     ledger = decompose(lm_eval, inspect)
     marks.append(time.perf_counter())
     measure(ledger, num_resamples=options.resamples)
@@ -68,6 +68,7 @@ def main() -> None:
                 "items": options.items,
                 "resamples": options.resamples,
                 "seconds": {**stages, "total": round(marks[-1] - marks[0], 3)},
+                "cpu_seconds": round(time.process_time() - cpu, 3),
                 "peak_memory_mib": round(peak),
                 "accounted": ledger.accounted,
                 "gap": float(ledger.gap),

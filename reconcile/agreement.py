@@ -80,11 +80,11 @@ def agreement_of(ledger: Ledger, *, num_subtasks: int = 40, size: int = 5, seed:
 def native_picks(ledger: Ledger) -> list[tuple[int | None, int | None]]:
     """Both sides' own picks, item by item: as logged, else as the side's own protocol picks them."""
     table = ledger.items
-    columns = [table.picks[_native_cell(ledger, side)] for side in ("lm_eval", "inspect")]
+    columns = [table.picks.get(_native_cell(ledger, side)) for side in ("lm_eval", "inspect")]
     found = [[left.pick, right.pick] for left, right in table.pairs]
     for row, position in enumerate(table.replayed.tolist()):
         for side, column in enumerate(columns):
-            if found[position][side] is None and column[row] >= 0:
+            if column is not None and found[position][side] is None and column[row] >= 0:
                 found[position][side] = int(column[row])
     return [(ours, theirs) for ours, theirs in found]
 
@@ -153,13 +153,15 @@ def normalisation_scatter(
     (under Inspect's), where the two rules differ; else the native scores alone.
     """
     table = ledger.items
+    if not len(table.replayed):
+        return {}
     cells = {frozenset(cell.switched): cell.name for cell in ledger.cells}
     pairs = {}
     for name, base in (("off", frozenset[str]()), ("on", frozenset({"length_normalisation"}))):
         ours, theirs = cells.get(base), cells.get(base | {"template"})
         if ours is not None and theirs is not None:
             pairs[name] = (_column(table, ours), _column(table, theirs))
-    if not pairs or not len(table.replayed):
+    if not pairs:
         return {}
     return subtask_scatter(pairs, num_subtasks=num_subtasks, size=min(size, len(table.replayed)), seed=seed)
 

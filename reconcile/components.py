@@ -10,10 +10,13 @@ from numpy.typing import NDArray
 
 from reconcile.cells import NORMALISATION, READOUT, TIE_BREAK, Grid, SideData, reads_generation, tie_rule
 from reconcile.choices import ChoiceTable
+from reconcile.exact import mean
 from reconcile.lattice import Integers, Lattice, Switched
 from reconcile.ledger import Bound, Cell, Component, ComponentStatus, Interaction, SideName, Single
 from reconcile.origins import ORIGINS, Origin
+from reconcile.replay import Side
 
+_SIDES: tuple[SideName, SideName] = ("lm_eval", "inspect")
 _NOTHING_REPLAYED = "no common item carries what every protocol in between needs"
 
 
@@ -142,6 +145,28 @@ def _tie_verdict(grid: Grid, left: SideData, right: SideData) -> Verdict:
     return Verdict(status="acts") if ties else Verdict(status="inert", reason="no two choices tie for best anywhere")
 
 
+def native_cells(left: Side, right: Side) -> tuple[Cell, ...]:
+    """The two native protocols alone, where no item can be replayed in between: scores as the rules derive them."""
+    cells = []
+    for name, side in zip(_SIDES, (left, right), strict=True):
+        protocol = side.run.protocol
+        credits = [credit for credit in side.derived if credit is not None]
+        cells.append(
+            Cell(
+                switched=() if name == "lm_eval" else ("template", READOUT),
+                template=protocol.template,
+                scores=name,
+                normalisation=None if side.generates else protocol.normalisation,
+                tie_break=None if side.generates else protocol.tie_break,
+                readout=protocol.readout,
+                exact=mean(credits),
+                num_items=len(credits),
+                native=name,
+            )
+        )
+    return tuple(cells)
+
+
 def describe_cells(grid: Grid, left: SideData, right: SideData) -> tuple[Cell, ...]:
     """Every distinct protocol of the lattice and its score; under a generated readout the rules are None, and cells
     that differ in nothing else are one.
@@ -219,5 +244,5 @@ def interactions_of(lattice: Lattice) -> tuple[Interaction, ...]:
 
 
 def cell_columns(cells: Iterable[Cell], source: Mapping[Switched, NDArray]) -> dict[str, NDArray]:
-    """A per-item column for each described cell."""
-    return {cell.name: source[frozenset(cell.switched)] for cell in cells}
+    """A per-item column for each cell that items were replayed in."""
+    return {cell.name: source[key] for cell in cells if (key := frozenset(cell.switched)) in source}

@@ -13,6 +13,7 @@ from reconcile.components import (
     components_of,
     describe_cells,
     interactions_of,
+    native_cells,
     singles_and_bound,
     split_by_origin,
 )
@@ -71,7 +72,8 @@ def decompose(
     components = (*parts, _coverage_component(lines), _rounding_component(ends.rounding), rest.component(ends.fault))
     assert sum((part.exact for part in components), Fraction(0)) == ends.gap, "the ledger does not close"
 
-    cells = describe_cells(grid, replay.left, replay.right)
+    in_between = bool(len(replay.rows))
+    cells = describe_cells(grid, replay.left, replay.right) if in_between else native_cells(left, right)
     singles, bound = singles_and_bound(grid.lattice)
     return Ledger(
         task=lm_eval.task,
@@ -86,12 +88,12 @@ def decompose(
         coverage_lines=lines,
         common_scores={"lm_eval": left_cover.common, "inspect": right_cover.common},
         cells=cells,
-        one_at_a_time=singles,
-        interactions=interactions_of(grid.lattice),
+        one_at_a_time=singles if in_between else (),
+        interactions=interactions_of(grid.lattice) if in_between else (),
         bound=bound,
         closing_sets={
-            "from_lm_eval": grid.lattice.closing_sets(),
-            "from_inspect": grid.lattice.closing_sets(from_inspect=True),
+            "from_lm_eval": grid.lattice.closing_sets() if in_between else (),
+            "from_inspect": grid.lattice.closing_sets(from_inspect=True) if in_between else (),
         },
         readout_split=split_readout(
             left, right, positions=replay.rows.tolist(), shares=_readout_shares(grid.lattice), rest=rest

@@ -203,7 +203,8 @@ class Ledger:
     coverage, rounding and unexplained, and tokenisation, engine and readout where they apply. `notes` are facts about
     the runs a reader must know; `faults` are run-level failures to explain (a reported value that its own credits do
     not give), which count against `accounted` like an unexplained item. `tie_break_spread` is the tie-break component
-    over all seeds, where a side draws lots.
+    over all seeds, where a side draws lots. Where no item can be replayed between the protocols, `cells` are the native
+    two, and singles, interactions and closing sets are empty.
     """
 
     task: str

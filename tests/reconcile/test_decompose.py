@@ -12,6 +12,7 @@ from hypothesis import strategies as st
 
 from llm.errors import InputError
 from llm.evaluation import rules
+from reconcile.agreement import agreement_of
 from reconcile.decompose import decompose
 from reconcile.matching import match
 from reconcile.runs import ItemKey, Protocol, Status
@@ -293,6 +294,12 @@ class TestReadout:
         assert ledger.readout_split.no_answer_found == Fraction(1, 4)
         assert [found.reason.startswith("only one side generates") for found in ledger.unexplained] == [True, True]
         assert ledger.component("template").status == "not separable"
+        assert [(cell.native, cell.exact, cell.num_items) for cell in ledger.cells] == [
+            ("lm_eval", Fraction(1, 4), 4),
+            ("inspect", Fraction(2, 4), 4),
+        ]
+        assert ledger.closing_sets == {"from_lm_eval": (), "from_inspect": ()}
+        assert agreement_of(ledger).outcomes.only_inspect == 2
 
     def test_two_generating_runs_have_a_template_and_no_rules(self):
         other = run_of("inspect", [said(s.name, "ANSWER: A", 0, s.gold) for s in self.generated], protocol=GENERATE)
