@@ -18,7 +18,7 @@ from llm.models import load_model
 def run(checkpoint: str) -> list | None:
     """Items and sums of both kinds of task, None on any rank but the first."""
     lm = LlamaLmEvalLM(*load_model(checkpoint, dtype="float32", device="cpu"))
-    tasks = [*build_task_dict("arc_easy", tie_break="last").tasks, *build_task_dict("wikitext").tasks]
+    tasks = [build_task_dict("arc_easy", tie_break="last"), build_task_dict("wikitext")]
     results = evaluate(lm, tasks, limit=3, bootstrap_iters=0)
     if results is None:
         return None

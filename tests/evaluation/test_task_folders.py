@@ -308,6 +308,7 @@ class TestOverrides:
             ({"task": "arc_easy", "tie_break": "coin"}, "'coin'"),
             ({"task": "wikitext", "tie_break": "any"}, "scores pages"),
             ({"task": "wikitext", "num_fewshot": 2}, "scores pages"),
+            ({"task": "arc_easy", "num_fewshot": -1}, "num_fewshot is -1"),
             ({"task": "arc_easy", "num_fewshot": 100000}, "num_fewshot is 100000"),
             ({"task": "arc_easy", "data": "/no/such/folder"}, "/no/such/folder"),
         ],

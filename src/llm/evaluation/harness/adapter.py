@@ -13,13 +13,11 @@ from llm.errors import InputError
 from llm.evaluation.harness.lm_eval_lm import LlamaLmEvalLM
 from llm.evaluation.harness.optional import lm_eval_missing
 from llm.evaluation.harness.presets import LM_EVAL_PROTOCOL, EvalPreset, ScoringProtocol
-from llm.evaluation.harness.protocols import NoShots, Prompts, Protocol, Render, credit_function, doc_key
+from llm.evaluation.harness.protocols import Protocol, Render, apply_protocol
 from llm.evaluation.harness.summary import Summary, summarize
-from llm.evaluation.harness.task_folders import TASKS, TaskFolder, write_task_folder
+from llm.evaluation.harness.task_folders import TASKS, TaskFolder, split_task, write_task_folder
 
 __all__ = ["LmEvalAdapter", "Summary", "TaskSet", "build_task_dict", "evaluate", "run_preset", "summarize"]
-
-NOT_STOCK = "not stock"
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -64,7 +62,7 @@ def build_task_dict(
     from llm.evaluation.data import dataset_path, load_fewshot
     from llm.evaluation.data import subjects as known_subjects
 
-    task, subjects, root = _split_task(task, subjects)
+    task, subjects, root = split_task(task, subjects)
     protocol = Protocol(
         normalisation=normalisation,  # type: ignore[arg-type]
         tie_break=tie_break,  # type: ignore[arg-type]
@@ -72,7 +70,7 @@ def build_task_dict(
         tie_atol=tie_atol,
         render=render,
     )
-    _check(task, protocol, num_fewshot)
+    protocol.check(task, num_fewshot)
     path = dataset_path(task, data)
     chosen = tuple(subjects or known_subjects(data)) if task == "mmlu" else ()
     for subject in chosen or ("",):
@@ -87,7 +85,7 @@ def build_task_dict(
         )
         manager, loaded = _load(written, root or written.root)
     if not stock:
-        _override(loaded, protocol, task, data, num_fewshot or 0)
+        apply_protocol(loaded, protocol, task, data, num_fewshot or 0)
     return TaskSet(
         task_manager=manager,
         tasks=_roots(loaded, root or written.root),
@@ -114,8 +112,8 @@ def evaluate(
     """Run lm-eval's own evaluator and return its results; None on any rank but the first of several.
 
     `model` is an lm-eval model, or a decoder given with its `tokenizer`. `tasks` are a `TaskSet`, or what lm-eval
-    takes: task names or task objects. With `output_path` lm-eval's own files are written below it:
-    `NAME/results_*.json` and, with `log_samples`, `NAME/samples_*.jsonl`. `options` go to lm-eval's
+    takes: task names or task objects; or a sequence of any of these. With `output_path` lm-eval's own files are
+    written below it: `NAME/results_*.json` and, with `log_samples`, `NAME/samples_*.jsonl`. `options` go to lm-eval's
     `simple_evaluate` (limit, num_fewshot, apply_chat_template, bootstrap_iters, gen_kwargs, use_cache, …).
 
     Raises ImportError with the install hint when lm-eval is not installed.
@@ -127,12 +125,13 @@ def evaluate(
     lm = _as_lm(model, tokenizer, batch_size=batch_size, max_length=max_length, name=name)
     shown = name or str(getattr(lm, "name", None) or type(lm).__name__)
     tracker = EvaluationTracker(output_path=str(output_path)) if output_path is not None else None
-    if isinstance(tasks, TaskSet):
-        options = {"task_manager": tasks.task_manager, **options}
+    asked = _flat(tasks)
+    if not any(isinstance(task, str | Mapping) for task in asked):
+        options = {"task_manager": _empty_manager(), **options}
     results = simple_evaluate(
         model=lm,
         model_args={"pretrained": shown},
-        tasks=tasks.tasks if isinstance(tasks, TaskSet) else [tasks] if isinstance(tasks, str) else list(tasks),
+        tasks=asked,
         batch_size=getattr(lm, "batch_size", batch_size),
         device=str(getattr(lm, "device", "")),
         log_samples=log_samples,
@@ -248,31 +247,24 @@ def _as_lm(model: Any, tokenizer: Any, *, batch_size: int | str, max_length: int
     return LlamaLmEvalLM(model, tokenizer, batch_size, max_length, name=name)
 
 
+def _flat(tasks: TaskSet | str | Sequence[Any]) -> list[Any]:
+    """The tasks as lm-eval takes them."""
+    if isinstance(tasks, TaskSet):
+        return list(tasks.tasks)
+    if isinstance(tasks, str):
+        return [tasks]
+    return [task for entry in tasks for task in (entry.tasks if isinstance(entry, TaskSet) else [entry])]
+
+
+def _empty_manager() -> Any:
+    """A task manager that knows no names; lm-eval's default one reads all of its thousands of definitions."""
+    from lm_eval.tasks import TaskManager
+
+    return TaskManager(include_defaults=False)
+
+
 def _is_known(task: str) -> bool:
     return task in TASKS or task.startswith("mmlu_")
-
-
-def _split_task(task: str, subjects: Sequence[str] | None) -> tuple[str, Sequence[str] | None, str | None]:
-    """(benchmark, subjects, the sub-task that is the whole benchmark): `mmlu_anatomy` is MMLU with one subject."""
-    if task.startswith("mmlu_"):
-        subject = task.removeprefix("mmlu_")
-        if subjects and list(subjects) != [subject]:
-            raise InputError(f"task {task!r} is one subject: leave out subjects, or give task 'mmlu'")
-        return "mmlu", (subject,), task
-    if subjects and task != "mmlu":
-        raise InputError(f"task {task!r} has no subjects: leave out {', '.join(subjects)}")
-    return task, subjects, None
-
-
-def _check(task: str, protocol: Protocol, num_fewshot: int | None) -> None:
-    from llm.evaluation.rules import NORMALISATIONS, TIE_BREAKS
-
-    if protocol.normalisation not in NORMALISATIONS:
-        raise InputError(f"normalisation is {protocol.normalisation!r}: give one of {', '.join(NORMALISATIONS)}")
-    if protocol.tie_break not in TIE_BREAKS:
-        raise InputError(f"tie_break is {protocol.tie_break!r}: give one of {', '.join(TIE_BREAKS)}")
-    if task == "wikitext" and (num_fewshot or protocol != Protocol(seed=protocol.seed)):
-        raise InputError("wikitext scores pages, not choices: it takes no shots, length rule, tie rule or wording")
 
 
 def _renderer(protocol: ScoringProtocol, render: Render | None) -> Render | None:
@@ -299,36 +291,6 @@ def _load(folder: TaskFolder, root: str) -> tuple[Any, Any]:
 
 def _roots(loaded: Mapping[str, Any], root: str) -> list[Any]:
     return [loaded["groups"][root] if root in loaded["groups"] else loaded["tasks"][root]]
-
-
-def _override(loaded: Mapping[str, Any], protocol: Protocol, task: str, data: str, num_fewshot: int) -> None:
-    """Put the protocol's functions into loaded tasks, and mark them and their groups as not stock."""
-    for name, loaded_task in loaded["tasks"].items():
-        subject = name.removeprefix("mmlu_") if task == "mmlu" else ""
-        _override_one(loaded_task, protocol, task, data, subject, num_fewshot)
-    for group in loaded["groups"].values():
-        group.alias = f"{group.alias or group.name} ({NOT_STOCK})"
-
-
-def _override_one(loaded_task: Any, protocol: Protocol, task: str, data: str, subject: str, num_fewshot: int) -> None:
-    texts_of = loaded_task.doc_to_choice
-    if protocol.render is not None:
-        prompts = Prompts.load(protocol.render, task, data, subject, num_fewshot)
-        texts_of = prompts.choice_texts
-        for key, value in prompts.task_functions().items():
-            loaded_task.set_config(key, value)
-        loaded_task.sampler = NoShots()
-    process_results = credit_function(
-        protocol,
-        key_of=lambda doc: doc_key(task, subject, doc),
-        gold_of=loaded_task.doc_to_target,
-        texts_of=texts_of,
-    )
-    loaded_task.set_config("process_results", process_results)
-    alias = loaded_task.get_config("task_alias") or loaded_task.task_name
-    loaded_task.set_config("task_alias", f"{alias} ({NOT_STOCK})")
-    metadata = {**(loaded_task.get_config("metadata") or {}), "stock": False, "protocol": protocol.described()}
-    loaded_task.set_config("metadata", metadata)
 
 
 def _save(tracker: Any, results: Mapping[str, Any], output_path: Path) -> None:

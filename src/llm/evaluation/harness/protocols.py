@@ -11,10 +11,12 @@ from typing import Any
 from llm.errors import InputError
 from llm.evaluation.data import Item, item_key, load_fewshot, load_items
 from llm.evaluation.prompts import Prompt
-from llm.evaluation.rules import Normalisation, TieBreak, credit, normalise
+from llm.evaluation.rules import NORMALISATIONS, TIE_BREAKS, Normalisation, TieBreak, credit, normalise
 
 Render = Callable[[Item, Sequence[Item]], Prompt]
 Doc = Mapping[str, Any]
+
+NOT_STOCK = "not stock"
 
 # what stock lm-eval prints of each length rule, all with its own tie-break `first`
 STOCK_METRICS: Mapping[str, Mapping[str, str]] = {
@@ -32,6 +34,17 @@ class Protocol:
     seed: int = 0
     tie_atol: float = 0.0
     render: Render | None = None
+
+    def check(self, task: str, num_fewshot: int | None) -> None:
+        """Raises InputError for a protocol that `task` cannot be scored under."""
+        if self.normalisation not in NORMALISATIONS:
+            raise InputError(f"normalisation is {self.normalisation!r}: give one of {', '.join(NORMALISATIONS)}")
+        if self.tie_break not in TIE_BREAKS:
+            raise InputError(f"tie_break is {self.tie_break!r}: give one of {', '.join(TIE_BREAKS)}")
+        if num_fewshot is not None and num_fewshot < 0:
+            raise InputError(f"num_fewshot is {num_fewshot}: give 0 or more, or None for the task's own number")
+        if task == "wikitext" and (num_fewshot or self != Protocol(seed=self.seed)):
+            raise InputError("wikitext scores pages, not choices: it takes no shots, length rule, tie rule or wording")
 
     def stock_metric(self, task: str) -> str | None:
         """The metric of stock lm-eval that is this protocol; None where lm-eval has none."""
@@ -163,3 +176,33 @@ def _num_tokens(results: Sequence[tuple[float, bool]]) -> list[int]:
             "evaluate a LlamaLmEvalLM, or choose none, char, byte or pmi"
         )
     return counts
+
+
+def apply_protocol(loaded: Mapping[str, Any], protocol: Protocol, task: str, data: str, num_fewshot: int) -> None:
+    """Put the protocol's functions into loaded tasks, and mark them and their groups as not stock."""
+    for name, loaded_task in loaded["tasks"].items():
+        subject = name.removeprefix("mmlu_") if task == "mmlu" else ""
+        _apply_one(loaded_task, protocol, task, data, subject, num_fewshot)
+    for group in loaded["groups"].values():
+        group.alias = f"{group.alias or group.name} ({NOT_STOCK})"
+
+
+def _apply_one(loaded_task: Any, protocol: Protocol, task: str, data: str, subject: str, num_fewshot: int) -> None:
+    texts_of = loaded_task.doc_to_choice
+    if protocol.render is not None:
+        prompts = Prompts.load(protocol.render, task, data, subject, num_fewshot)
+        texts_of = prompts.choice_texts
+        for key, value in prompts.task_functions().items():
+            loaded_task.set_config(key, value)
+        loaded_task.sampler = NoShots()
+    process_results = credit_function(
+        protocol,
+        key_of=lambda doc: doc_key(task, subject, doc),
+        gold_of=loaded_task.doc_to_target,
+        texts_of=texts_of,
+    )
+    loaded_task.set_config("process_results", process_results)
+    alias = loaded_task.get_config("task_alias") or loaded_task.task_name
+    loaded_task.set_config("task_alias", f"{alias} ({NOT_STOCK})")
+    metadata = {**(loaded_task.get_config("metadata") or {}), "stock": False, "protocol": protocol.described()}
+    loaded_task.set_config("metadata", metadata)

@@ -51,6 +51,18 @@ def mmlu_categories() -> dict[str, str]:
     return categories
 
 
+def split_task(task: str, subjects: Sequence[str] | None) -> tuple[str, Sequence[str] | None, str | None]:
+    """(benchmark, subjects, the sub-task that is the whole benchmark): `mmlu_anatomy` is MMLU with one subject."""
+    if task.startswith("mmlu_"):
+        subject = task.removeprefix("mmlu_")
+        if subjects and list(subjects) != [subject]:
+            raise InputError(f"task {task!r} is one subject: leave out subjects, or give task 'mmlu'")
+        return "mmlu", (subject,), task
+    if subjects and task != "mmlu":
+        raise InputError(f"task {task!r} has no subjects: leave out {', '.join(subjects)}")
+    return task, subjects, None
+
+
 def write_task_folder(
     folder: Path,
     task: str,
