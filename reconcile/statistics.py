@@ -17,11 +17,11 @@ from reconcile.ledger import ItemTable, Ledger, SideName
 from reconcile.matching import content
 from reconcile.normalisations import RuleScore, every_normalisation
 from reconcile.resampling import clustered_means, group_numbers, percentile_bounds, stratified_means
-from reconcile.significance import Interval, Test, discordant_interval, holm, paired_test, up_and_down
+from reconcile.significance import Interval, Test, clopper_pearson, discordant_interval, holm, paired_test, up_and_down
 from reconcile.ties import TieCensus, census
 
 FEW_DISCORDANT = 10
-"""Below this many items that differ, resampling them says little: the interval is exact instead."""
+"""Below this many items that differ (for a score: that are right, or wrong), the interval is exact instead."""
 
 ENOUGH_SUBJECTS = 30
 """From this many subjects on, redrawing whole subjects is meaningful."""
@@ -158,6 +158,9 @@ def _estimate(
     )
     if not is_score and up + down < FEW_DISCORDANT:
         interval = discordant_interval(column, level)
+    if is_score and min(up, len(column) - up) < FEW_DISCORDANT and all(credit.denominator == 1 for credit in column):
+        low, high = clopper_pearson(up, len(column), level)
+        interval = Interval(low=low, high=high, method="Clopper-Pearson", level=level)
     clustered = None
     if outer is not None:
         clustered = Interval(

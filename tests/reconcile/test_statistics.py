@@ -116,6 +116,13 @@ class TestIntervals:
         outcomes = [(1, 0)] * 5 + [(0, 1)] + [(1, 1)] * 94
         assert measure(decompose(*runs(outcomes)), num_resamples=100).gap.interval == found
 
+    def test_a_score_of_nothing_right_is_not_certainty(self):
+        found = measure(decompose(*runs([(0, n < 20) for n in range(40)])), num_resamples=200).scores
+        assert (found["lm_eval"].interval.low, found["lm_eval"].interval.high) == pytest.approx(
+            (0, 1 - 0.025 ** (1 / 40))
+        )
+        assert found["inspect"].interval.method == "paired bootstrap within subjects"
+
     def test_no_discordant_item_is_not_certainty(self):
         found = discordant_interval([Fraction(0)] * 50)
         assert found.high == -found.low == pytest.approx(1 - 0.025 ** (1 / 50))
