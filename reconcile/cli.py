@@ -141,8 +141,6 @@ def _add_task(parser: argparse.ArgumentParser, task: str) -> None:
     if task == "mmlu":
         parser.add_argument("--subjects", metavar="A,B,…", help="only these of the 57 subjects")
     if task == "wikitext":
-        _add_side(parser, "lm-eval", templates_only=True)
-        _add_side(parser, "inspect", templates_only=True)
         return
     parser.add_argument("--metric", choices=tuple(METRICS), help="lm-eval's metric to compare (default: acc)")
     parser.add_argument(
@@ -155,28 +153,29 @@ def _add_task(parser: argparse.ArgumentParser, task: str) -> None:
     _add_side(parser, "inspect")
 
 
-def _add_side(parser: argparse.ArgumentParser, side: str, *, templates_only: bool = False) -> None:
+def _add_side(parser: argparse.ArgumentParser, side: str) -> None:
     group = parser.add_argument_group(f"{side} side's protocol (default: the one it uses natively)")
-    about = "who words the text the model sees"
-    group.add_argument(
-        f"--{side}-template",
-        choices=TEMPLATES,
-        help=about if not templates_only else "lm-eval: the detokenised page; inspect: the raw page",
-    )
-    if templates_only:
-        return
+    group.add_argument(f"--{side}-template", choices=TEMPLATES, help="who words the text the model sees")
     group.add_argument(f"--{side}-num-fewshot", type=_whole_number(0), metavar="K")
     group.add_argument(f"--{side}-normalisation", choices=NORMALISATIONS, help="of a choice's logprob by its length")
     group.add_argument(f"--{side}-tie-break", choices=TIE_BREAKS)
-    group.add_argument(
-        f"--{side}-seed", type=_whole_number(0), help="of its random tie-break, where it differs from --seed"
-    )
+    about = "of its random tie-break, where it differs from --seed"
+    group.add_argument(f"--{side}-seed", type=_whole_number(0), metavar="N", help=about)
     if side == "inspect":
-        group.add_argument(
-            "--inspect-readout",
-            choices=READOUTS,
-            help="generate: Inspect's published way, parse the answer out of a generation",
-        )
+        about = "generate: Inspect's published way, parse the answer out of a generation"
+        group.add_argument("--inspect-readout", choices=READOUTS, help=about)
+        about = "scores this close count as tied (default: 0)"
+        group.add_argument("--inspect-tie-atol", type=_distance, metavar="NATS", help=about)
+
+
+def _distance(text: str) -> float:
+    try:
+        value = float(text)
+    except ValueError:
+        raise argparse.ArgumentTypeError(f"{text!r} is not a number of nats") from None
+    if not 0 <= value < float("inf"):
+        raise argparse.ArgumentTypeError(f"{text} is not a finite number of nats, 0 or more")
+    return value
 
 
 def _whole_number(least: int) -> Callable[[str], int]:
@@ -290,7 +289,7 @@ def _protocols(parsed: argparse.Namespace) -> tuple[Protocol, Protocol]:
 
 def _given(parsed: argparse.Namespace, side: str) -> dict[str, object]:
     """The side's own options by field name."""
-    names = ("template", "num_fewshot", "normalisation", "tie_break", "seed", "readout")
+    names = ("template", "num_fewshot", "normalisation", "tie_break", "seed", "readout", "tie_atol")
     return {name: getattr(parsed, f"{side}_{name}", None) for name in names}
 
 

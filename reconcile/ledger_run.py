@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from importlib import metadata
 from pathlib import Path
 
+from llm.errors import InputError
 from reconcile.ledger import Ledger
 from reconcile.options import RunOptions
 from reconcile.page_ledger import PageLedger
@@ -67,9 +68,24 @@ def check(options: RunOptions) -> None:
 
     resolve_ref(options.model)
     validate(options.task, options.source, subjects=options.subjects)
+    _check_shots(options)
     check_place(options.folder())
     for package, extra in (("lm_eval", "lm-eval"), ("inspect_ai", "inspect")):
         _require(package, extra)
+
+
+def _check_shots(options: RunOptions) -> None:
+    """Whether the data has as many few-shot rows as either side asks for."""
+    wanted = max(options.lm_eval.num_fewshot, options.inspect.num_fewshot)
+    if not wanted or options.data == "hub":
+        return
+    from llm.evaluation.data import load_fewshot, subjects
+
+    for subject in options.subjects or (subjects(options.source) if options.task == "mmlu" else ("",)):
+        found = len(load_fewshot(options.task, options.source, subject or None))
+        if found < wanted:
+            place = f"{options.task} {subject}".strip()
+            raise InputError(f"{wanted} shots are asked for and the data has {found} few-shot rows for {place}")
 
 
 def _require(package: str, extra: str) -> None:

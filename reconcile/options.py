@@ -66,6 +66,10 @@ class RunOptions:
     def __post_init__(self) -> None:
         if self.limit is not None and self.limit < 1:
             raise InputError(f"--limit is {self.limit}; it counts items per sub-task and must be at least 1")
+        if self.inspect.readout == "generate" and self.inspect.template != "inspect":
+            raise InputError(
+                "--inspect-readout generate reads answers to Inspect's own template: leave out --inspect-template"
+            )
 
     @property
     def source(self) -> str:
