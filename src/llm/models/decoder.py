@@ -58,14 +58,16 @@ class Attention(nn.Module):
         self.q_norm = RMSNorm(self.head_dim, config.rms_norm_eps) if config.qk_norm else None
         self.k_norm = RMSNorm(self.head_dim, config.rms_norm_eps) if config.qk_norm else None
 
-    def forward(self, x: Tensor, rotation: tuple[Tensor, Tensor], layer: int, attend: Attend) -> Tensor:
+    def forward(
+        self, x: Tensor, rotation: tuple[Tensor, Tensor], layer: int, attend: Attend, keep: Tensor | None
+    ) -> Tensor:
         heads = self.qkv_proj(x).view(x.shape[0], -1, self.head_dim)
         queries_keys, v = heads.split([self.num_heads + self.num_kv_heads, self.num_kv_heads], dim=1)
         if self.q_norm is not None and self.k_norm is not None:
             q, k = queries_keys.split([self.num_heads, self.num_kv_heads], dim=1)
             queries_keys = torch.cat([self.q_norm(q), self.k_norm(k)], dim=1)
         q, k = rotate(queries_keys, rotation).split([self.num_heads, self.num_kv_heads], dim=1)
-        return self.o_proj(attend(layer, q, k, v))
+        return self.o_proj(attend(layer, q if keep is None else q[keep], k, v))
 
 
 class MLP(nn.Module):
@@ -91,10 +93,12 @@ class DecoderLayer(nn.Module):
         self.post_attention_layernorm = RMSNorm(config.hidden_size, config.rms_norm_eps)
         self.mlp = MLP(config)
 
-    def forward(self, x: Tensor, rotation: tuple[Tensor, Tensor], layer: int, attend: Attend) -> Tensor:
-        x += self.self_attn(self.input_layernorm(x), rotation, layer, attend)
-        x += self.mlp(self.post_attention_layernorm(x))
-        return x
+    def forward(
+        self, x: Tensor, rotation: tuple[Tensor, Tensor], layer: int, attend: Attend, keep: Tensor | None = None
+    ) -> Tensor:
+        mixed = self.self_attn(self.input_layernorm(x), rotation, layer, attend, keep)
+        x = x.add_(mixed) if keep is None else x[keep].add_(mixed)
+        return x.add_(self.mlp(self.post_attention_layernorm(x)))
 
 
 class DecoderModel(nn.Module):
@@ -140,15 +144,18 @@ class DecoderModel(nn.Module):
             self._fingerprint = (key, state_digest(repr(replace(self.config, eos_token_ids=())), state))
         return self._fingerprint[1]
 
-    def hidden_states(self, input_ids: Tensor, positions: Tensor, attend: Attend) -> Tensor:
+    def hidden_states(self, input_ids: Tensor, positions: Tensor, attend: Attend, keep: Tensor | None = None) -> Tensor:
         """Final normed hidden states (T, hidden) of flat tokens: ids (T,), positions (T,), both integer.
 
-        `attend` alone decides which tokens see which, the sliding window included.
+        `attend` alone decides which tokens see which, the sliding window included. With `keep` (K,) only those rows'
+        states are wanted (K, hidden): the last layer takes the others no further than their keys and values, and
+        hands `attend` the kept rows' queries (K, Hq, D).
         """
         x = self.embed_tokens(input_ids)
         rotation = rotary_tables(self.config, positions, x.dtype)
+        last = len(self.layers) - 1
         for index, layer in enumerate(self.layers):
-            x = layer(x, rotation, index, attend)
+            x = layer(x, rotation, index, attend, keep if index == last else None)
         return self.norm(x)
 
     def project(self, hidden: Tensor) -> Tensor:

@@ -38,16 +38,16 @@ class PlainScorer:
         rows = torch.arange(len(request.continuation_ids))
         targets = torch.tensor(request.continuation_ids)
         found = read_out(lambda block: block, logits, rows, targets, logits_dtype=self.logits_dtype, top_k=top_k)
-        return scores_from(found, 0, len(request.continuation_ids))
+        return scores_from(found, range(len(request.continuation_ids)))
 
 
-def scores_from(found: Readout, start: int, stop: int) -> TokenScores:
-    """One request's scores: the pairs start … stop of a readout."""
+def scores_from(found: Readout, numbers: Sequence[int]) -> TokenScores:
+    """One request's scores: those pairs of a readout."""
     return TokenScores(
-        logprobs=tuple(found.logprobs[start:stop]),
-        is_greedy=all(found.is_greedy[start:stop]),
-        top=tuple(found.top[start:stop]),
-        ranks=tuple(found.ranks[start:stop]),
+        logprobs=tuple(found.logprobs[number] for number in numbers),
+        is_greedy=all(found.is_greedy[number] for number in numbers),
+        top=tuple(found.top[number] for number in numbers) if found.top else (),
+        ranks=tuple(found.ranks[number] for number in numbers) if found.ranks else (),
     )
 
 

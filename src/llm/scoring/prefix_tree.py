@@ -120,7 +120,7 @@ class PrefixTree:
             chunks: list[Chunk] = []
             taken: list[int] = []
             pieces = list(self._pieces(first, last))
-            for branch, start, stop in pieces:
+            for _branch, start, stop in pieces:
                 retired += _cut(path, start)
                 fresh = slots.take(stop - start)
                 path += fresh

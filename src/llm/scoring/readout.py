@@ -2,6 +2,7 @@
 
 from collections.abc import Callable
 from dataclasses import dataclass
+from itertools import pairwise
 from typing import Literal
 
 import torch
@@ -44,7 +45,7 @@ def read_out(
     result = Readout(logprobs=[], is_greedy=[], ranks=[], top=[])
     num_rows = hidden.shape[0]
     bounds = torch.searchsorted(rows.cpu(), torch.arange(0, num_rows + CHUNK, CHUNK)).tolist()
-    for chunk, (first, last) in enumerate(zip(bounds, bounds[1:], strict=False)):
+    for chunk, (first, last) in enumerate(pairwise(bounds)):
         if first == last:
             continue
         block = _padded(hidden[chunk * CHUNK : (chunk + 1) * CHUNK])
