@@ -1,8 +1,10 @@
 """Tokenizers rebuilt from GGUF metadata (P52), against a second derivation that shares no code with the first."""
 
+import json
 from itertools import pairwise
 from pathlib import Path
 
+import numpy as np
 import pytest
 import regex
 
@@ -297,6 +299,25 @@ def test_sentencepiece_kind_gives_transformers_llama_ids():
     assert ours("the in").tokens() == ["<s>", "▁the", "▁in"]
     # transformers 5 leaves a leading space alone; sentencepiece, llama.cpp and Llama's tokenizer.json add one to it
     assert ours(" in").tokens() == ["<s>", "▁", "▁in"]
+
+
+def test_sentencepiece_merges_rank_as_transformers_ranks_them():
+    from transformers.tokenization_utils_base import generate_merges
+
+    random = np.random.default_rng(0)
+    words = {"".join(random.choice(list("ab▁"), size)) for size in (1, 2, 3, 4, 5) for _ in range(40)}
+    pieces = sorted(words | {"a", "b", "▁"})
+    scores = [-float(score) for score in random.integers(0, 25, len(pieces))]  # many are equal
+    data = sentencepiece_metadata(
+        tokens=["<unk>", "<s>", "</s>", *pieces],
+        token_type=[2, 3, 3] + [1] * len(pieces),
+        scores=[0.0, 0.0, 0.0, *scores],
+    )
+    vocabulary = {piece: 3 + i for i, piece in enumerate(pieces)}
+    expected = generate_merges(vocabulary, dict(zip(pieces, scores, strict=True)))
+    ours = json.loads(gguf_tokenizer(data, Path("some.gguf")).backend_tokenizer.to_str())["model"]["merges"]
+    assert len(ours) > 100
+    assert [tuple(pair) for pair in ours] == expected
 
 
 def test_sentencepiece_without_the_space_in_front():

@@ -214,16 +214,17 @@ def _sentencepiece(facts: _Facts) -> "Tokenizer":
 
 
 def _merges_by_score(facts: _Facts) -> list[tuple[str, str]]:
-    """Every way to make a piece of two others, best score first, then by the ids of the two."""
-    vocabulary = facts.vocabulary
+    """Every way to make a piece of two others, best score first; of equal ones the longer left part goes first, as in
+    transformers' generate_merges (tokenization_utils_base.py), which wrote the models' tokenizer.json.
+    """
+    whole = (_UNKNOWN, _CONTROL, _BYTE)  # never made by a merge nor part of one
+    pieces = {token: i for i, token in enumerate(facts.tokens) if facts.types[i] not in whole}
     ranked = []
-    for piece, score, kind in zip(facts.tokens, facts.scores, facts.types, strict=True):
-        if kind in (_UNKNOWN, _CONTROL, _BYTE):
-            continue
+    for piece, piece_id in pieces.items():
         for cut in range(1, len(piece)):
             left, right = piece[:cut], piece[cut:]
-            if left in vocabulary and right in vocabulary:
-                ranked.append((-score, vocabulary[left], vocabulary[right], left, right))
+            if left in pieces and right in pieces:
+                ranked.append((-facts.scores[piece_id], -cut, -len(right), pieces[left], left, right))
     ranked.sort()
     return [(left, right) for *_, left, right in ranked]
 
