@@ -1,13 +1,12 @@
 """The gap between two runs, accounted for: matching, replay, lattice, coverage, and what is left unexplained."""
 
-import math
 from collections.abc import Mapping
 from dataclasses import dataclass
 from fractions import Fraction
 
 from llm.errors import InputError
 from reconcile import coverage
-from reconcile.cells import READOUT, build_grid
+from reconcile.cells import READOUT, Grid, build_grid
 from reconcile.components import (
     cell_columns,
     components_of,
@@ -18,15 +17,13 @@ from reconcile.components import (
     split_by_origin,
 )
 from reconcile.lattice import Lattice
-from reconcile.ledger import Component, ItemTable, Ledger
+from reconcile.ledger import Bound, Cell, Component, Interaction, ItemTable, Ledger, Single
 from reconcile.luck import tie_break_spread
 from reconcile.matching import match
-from reconcile.replay import build_replay, build_side
+from reconcile.replay import Replay, Side, build_replay, build_side
+from reconcile.reported import compare_reported
 from reconcile.runs import HarnessRun
 from reconcile.unexplained import account_for_rest, split_readout
-
-ROUNDING_LIMIT = Fraction(1, 10**12)
-"""Beyond this a reported value and its replay differ by more than float addition can explain."""
 
 
 def decompose(
@@ -68,13 +65,11 @@ def decompose(
     if unplaced is not None:
         parts = (*(part for part in parts if part.name != READOUT), unplaced)
     lines = coverage.difference(left_cover, right_cover)
-    ends = _ends(lm_eval, left_cover.estimate, inspect, right_cover.estimate)
+    ends = compare_reported(lm_eval, left_cover.estimate, inspect, right_cover.estimate)
     components = (*parts, _coverage_component(lines), _rounding_component(ends.rounding), rest.component(ends.fault))
     assert sum((part.exact for part in components), Fraction(0)) == ends.gap, "the ledger does not close"
 
-    in_between = bool(len(replay.rows))
-    cells = describe_cells(grid, replay.left, replay.right) if in_between else native_cells(left, right)
-    singles, bound = singles_and_bound(grid.lattice)
+    between = _between(grid, replay, left, right)
     return Ledger(
         task=lm_eval.task,
         metric={"lm_eval": lm_eval.headline, "inspect": inspect.headline},
@@ -87,14 +82,11 @@ def decompose(
         components=components,
         coverage_lines=lines,
         common_scores={"lm_eval": left_cover.common, "inspect": right_cover.common},
-        cells=cells,
-        one_at_a_time=singles if in_between else (),
-        interactions=interactions_of(grid.lattice) if in_between else (),
-        bound=bound,
-        closing_sets={
-            "from_lm_eval": grid.lattice.closing_sets() if in_between else (),
-            "from_inspect": grid.lattice.closing_sets(from_inspect=True) if in_between else (),
-        },
+        cells=between.cells,
+        one_at_a_time=between.singles,
+        interactions=between.interactions,
+        bound=between.bound,
+        closing_sets=between.closing_sets,
         readout_split=split_readout(
             left, right, positions=replay.rows.tolist(), shares=_readout_shares(grid.lattice), rest=rest
         ),
@@ -106,8 +98,8 @@ def decompose(
             logged_lm_eval=left.logged,
             logged_inspect=right.logged,
             replayed=replay.rows,
-            picks=cell_columns(cells, grid.picks),
-            credits=cell_columns(cells, grid.lattice.credits),
+            picks=cell_columns(between.cells, grid.picks),
+            credits=cell_columns(between.cells, grid.lattice.credits),
             denominator=grid.lattice.denominator,
             contributions=split_by_origin(grid, replay.origins),
             contribution_denominator=grid.lattice.contribution_denominator,
@@ -119,6 +111,37 @@ def decompose(
     )
 
 
+@dataclass(frozen=True, kw_only=True)
+class _Between:
+    """What lies between the two protocols; where no item can be replayed there, only the native scores do."""
+
+    cells: tuple[Cell, ...]
+    singles: tuple[Single, ...] = ()
+    interactions: tuple[Interaction, ...] = ()
+    bound: Bound
+    closing_sets: Mapping[str, tuple[tuple[str, ...], ...]]
+
+
+def _between(grid: Grid, replay: Replay, left: Side, right: Side) -> _Between:
+    if not len(replay.rows):
+        return _Between(
+            cells=native_cells(left, right),
+            bound=Bound(gap=Fraction(0), sum_from_lm_eval=None, sum_from_inspect=None),
+            closing_sets={"from_lm_eval": (), "from_inspect": ()},
+        )
+    singles, bound = singles_and_bound(grid.lattice)
+    return _Between(
+        cells=describe_cells(grid, replay.left, replay.right),
+        singles=singles,
+        interactions=interactions_of(grid.lattice),
+        bound=bound,
+        closing_sets={
+            "from_lm_eval": grid.lattice.closing_sets(),
+            "from_inspect": grid.lattice.closing_sets(from_inspect=True),
+        },
+    )
+
+
 def _check(run: HarnessRun, loglikelihood: HarnessRun | None) -> None:
     if not run.samples:
         raise InputError(f"the {run.harness} run of {run.task!r} holds no items: give a finished run with its samples")
@@ -127,49 +150,6 @@ def _check(run: HarnessRun, loglikelihood: HarnessRun | None) -> None:
             f"the {run.harness} run already reads likelihoods, so a second likelihood run beside it has no use: "
             "leave it out"
         )
-
-
-@dataclass(frozen=True, kw_only=True)
-class _Ends:
-    """The two reported values as exact numbers, and how they differ from what their logged credits give."""
-
-    lm_eval: Fraction
-    inspect: Fraction
-    rounding: Fraction
-    fault: Fraction
-    faults: tuple[str, ...]
-
-    @property
-    def gap(self) -> Fraction:
-        return self.lm_eval - self.inspect
-
-
-def _ends(lm_eval: HarnessRun, ours: Fraction, inspect: HarnessRun, theirs: Fraction) -> _Ends:
-    rounding, fault, faults, values = Fraction(0), Fraction(0), [], []
-    for run, replayed, sign in ((lm_eval, ours, 1), (inspect, theirs, -1)):
-        value = _reported(run, replayed)
-        values.append(value)
-        if abs(value - replayed) <= ROUNDING_LIMIT:
-            rounding += sign * (value - replayed)
-        else:
-            fault += sign * (value - replayed)
-            faults.append(
-                f"{run.harness} reports {run.headline} = {float(value)!r}, its logged credits give {float(replayed)!r} "
-                f"({run.averaging} average)"
-            )
-    return _Ends(lm_eval=values[0], inspect=values[1], rounding=rounding, fault=fault, faults=tuple(faults))
-
-
-def _reported(run: HarnessRun, replayed: Fraction) -> Fraction:
-    value = run.reported.get(run.headline)
-    if value is None:
-        return replayed
-    if not math.isfinite(value):
-        raise InputError(
-            f"the {run.harness} run reports {run.headline} = {value!r}, which is no score: "
-            "give a run that finished with a number"
-        )
-    return Fraction(value)
 
 
 def _coverage_component(lines: Mapping[str, Fraction]) -> Component:

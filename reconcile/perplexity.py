@@ -22,9 +22,9 @@ from reconcile.pages import (
     num_units,
     rate,
 )
+from reconcile.reported import ROUNDING_LIMIT
 from reconcile.runs import HarnessRun, PageRecord
 
-ROUNDING_LIMIT = Fraction(1, 10**12)
 LN2 = math.log(2)
 COVERAGE_LINES = ("only_lm_eval", "only_inspect", "errored")
 
