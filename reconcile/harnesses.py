@@ -7,7 +7,7 @@ nothing is read back here. Beside lm-eval's logs goes `requests.jsonl`, the toke
 import json
 import logging
 import os
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -45,11 +45,11 @@ class LoadedModel:
 
 
 class CountingScorer:
-    """Passes requests on to a scorer and shows how many came by, of `total` where that is known."""
+    """Passes requests on to a scorer and shows how many are done, of `total` where that is known."""
 
-    def __init__(self, scorer: Scorer, progress: Progress) -> None:
-        self.scorer = scorer
+    def __init__(self, progress: Progress) -> None:
         self.progress = progress
+        self.scorer: Scorer | None = None
         self.total: int | None = None
         self.done = 0
 
@@ -59,10 +59,37 @@ class CountingScorer:
 
     def score(self, requests: Sequence[ScoreRequest], *, top_k: int = 0) -> list[TokenScores]:
         """Scores in request order."""
+        assert self.scorer is not None
+        before = self.done
         scores = self.scorer.score(requests, top_k=top_k)
-        self.done += len(requests)
-        self.progress.advance(self.done, self.total, "requests")
+        self.count(before + len(requests) - self.done)
         return scores
+
+    def count(self, number: int) -> None:
+        """So many more are done."""
+        self.done += number
+        self.progress.advance(self.done, self.total, "requests")
+
+
+class WatchedEngine:
+    """An engine that tells a counter of requests as they are done, not only when its call ends."""
+
+    def __init__(self, engine: Any, counter: CountingScorer) -> None:
+        self.engine = engine
+        self.counter = counter
+
+    def score(
+        self, requests: Sequence[ScoreRequest], *, top_k: int = 0, on_scored: Callable[..., object] | None = None
+    ) -> list[TokenScores]:
+        """Scores in request order; `on_scored` is passed on."""
+
+        def done(indices: Sequence[int], scores: Sequence[TokenScores]) -> None:
+            self.counter.count(len(indices))
+            if on_scored is not None:
+                on_scored(indices, scores)
+
+        scored: list[TokenScores] = self.engine.score(requests, top_k=top_k, on_scored=done)
+        return scored
 
 
 def prepare_environment(options: RunOptions) -> None:
@@ -88,27 +115,25 @@ def load(options: RunOptions, progress: Progress) -> LoadedModel:
         InputError: the model cannot be used.
     """
     from llm.models import load_model
-    from llm.scoring.plain import make_scorer
 
     model, tokenizer = load_model(options.model, dtype=options.dtype, device=options.device)
-    first = make_scorer(model, logits_dtype=options.logits_dtype)
-    if not options.cache:
-        second = make_scorer(model, logits_dtype=options.logits_dtype)
-        return LoadedModel(
-            model=model,
-            tokenizer=tokenizer,
-            lm_eval=CountingScorer(first, progress),
-            inspect=CountingScorer(second, progress),
-        )
-    stored = CountingScorer(_stored(first, model, options), progress)
-    return LoadedModel(model=model, tokenizer=tokenizer, lm_eval=stored, inspect=stored)
+    first = _scorer(model, options, progress)
+    second = first if options.cache else _scorer(model, options, progress)
+    return LoadedModel(model=model, tokenizer=tokenizer, lm_eval=first, inspect=second)
 
 
-def _stored(scorer: Scorer, model: Any, options: RunOptions) -> Scorer:
-    """The engine behind the user's store, so that a killed run resumes and no harness repeats the other's work."""
+def _scorer(model: Any, options: RunOptions, progress: Progress) -> CountingScorer:
+    """An engine, behind the user's store unless that is off: a killed run resumes, no harness repeats the other."""
+    from llm.scoring.plain import make_scorer
     from llm.scoring.store import ScoreStore, StoredScorer
 
-    return StoredScorer(scorer, ScoreStore(_store_path()), f"{model.fingerprint}|{model.dtype}|{options.logits_dtype}")
+    counter = CountingScorer(progress)
+    engine = make_scorer(model, logits_dtype=options.logits_dtype)
+    counter.scorer = WatchedEngine(engine, counter) if hasattr(engine, "version") else engine
+    if options.cache and hasattr(engine, "version"):
+        namespace = f"{model.fingerprint}|{model.dtype}|{options.logits_dtype}|{engine.version}"
+        counter.scorer = StoredScorer(counter.scorer, ScoreStore(_store_path()), namespace)
+    return counter
 
 
 def _store_path() -> Path:
