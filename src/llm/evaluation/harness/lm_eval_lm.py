@@ -10,10 +10,10 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Literal, Self
 
 from llm.errors import InputError
-from llm.evaluation.harness.chunks import chunks
 from llm.evaluation.harness.model_args import ModelArgs, batch_rows, context_length
 from llm.evaluation.harness.optional import lm_eval_missing
 from llm.evaluation.harness.records import Loglikelihood, Trace, TracedRequest
+from llm.evaluation.harness.reporting import score_reported
 from llm.scoring.requests import GenerationRequest, Scorer, ScoreRequest, TokenScores
 
 _IMPORT_ERROR: ImportError | None = None
@@ -288,12 +288,9 @@ class LlamaLmEvalLM(TemplateLM):
         fitted = [fit(request, self.max_length) for request in asked]
         self._count_truncated([cut for _, cut in fitted], instances)
         requests = [request for request, _ in fitted]
-        scores: dict[int, TokenScores] = {}
         with self._progress(len(requests), verb, disable_tqdm) as bar:
-            for chunk in chunks(requests):
-                scores.update(zip(chunk, self._scorer.score([requests[i] for i in chunk]), strict=True))
-                bar.update(len(chunk))
-        return [(request, cut, scores[index]) for index, (request, cut) in enumerate(fitted)]
+            scores = score_reported(self._scorer, requests, bar.update)
+        return [(request, cut, one) for (request, cut), one in zip(fitted, scores, strict=True)]
 
     def _count_truncated(self, cuts: Sequence[int], instances: Sequence[Any]) -> None:
         """Count the requests that were cut, for each task, and say so once a call."""
