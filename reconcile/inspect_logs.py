@@ -14,6 +14,7 @@ from reconcile.log_values import as_float
 
 # What a ledger never reads: the transcript of a sample, which is most of a log.
 _EXCLUDED = frozenset(("events", "events_data", "timelines", "store", "attachments"))
+_AT_ONCE = 256
 _VALUES = {"C": 1.0, "I": 0.0, "P": 0.5, "N": 0.0}
 
 
@@ -67,26 +68,38 @@ def open_log(path: Path, *, scorer: str | None = None) -> InspectLog:
 
 
 def read_samples(log: InspectLog) -> Iterator[Any]:
-    """The samples one at a time, without their transcripts.
+    """The samples without their transcripts, a few at a time.
 
     Raises:
         InputError: the log holds none, or is damaged.
     """
-    from inspect_ai.log import read_eval_log_samples
-
     found = 0
     try:
-        for sample in read_eval_log_samples(
-            str(log.path), all_samples_required=False, resolve_attachments="core", exclude_fields=set(_EXCLUDED)
-        ):
+        for sample in _stored_samples(log.path):
             found += 1
             yield sample
-    except (InputError, GeneratorExit):
+    except GeneratorExit:
         raise
     except Exception as error:
         raise InputError(f"{log.path} is damaged: Inspect cannot read its samples ({_short(error)})") from error
     if not found:
         raise InputError(f"{log.path} holds no samples: run Inspect without --no-log-samples")
+
+
+def _stored_samples(path: Path) -> Iterator[Any]:
+    """A .json log is one document and is read once; an .eval log by what it says it holds, not by its header's list
+    of ids, which a rewritten log need not match.
+    """
+    from inspect_ai.log import read_eval_log, read_eval_log_sample_summaries, read_eval_log_samples_by_id
+
+    if path.suffix == ".json":
+        yield from read_eval_log(str(path), resolve_attachments="core").samples or ()
+        return
+    names = [(summary.id, summary.epoch) for summary in read_eval_log_sample_summaries(str(path))]
+    for start in range(0, len(names), _AT_ONCE):
+        yield from read_eval_log_samples_by_id(
+            str(path), names[start : start + _AT_ONCE], resolve_attachments="core", exclude_fields=set(_EXCLUDED)
+        )
 
 
 def score_value(value: Any) -> float:

@@ -8,7 +8,7 @@ from typing import Any, Literal
 from llm.errors import InputError
 from llm.evaluation.data import item_key
 from reconcile.lm_eval_logs import LmEvalFiles, LoggedDoc, open_run, read_docs, read_trace
-from reconcile.lm_eval_records import NORMALISATION_OF, DocReader, hash_differs
+from reconcile.lm_eval_records import NORMALISATION_OF, DocReader, hash_differs, prompt_differs
 from reconcile.log_values import as_float, mean, number_occurrences
 from reconcile.runs import HarnessRun, ItemKey, PageRecord, Protocol, SampleRecord
 
@@ -116,6 +116,8 @@ class _Leaves:
         if isinstance(expected, int) and expected != len(chosen):
             self.notes.append(f"partial: {leaf} logs {len(chosen)} of {expected} documents")
         self.num_hash_differs += sum(hash_differs(logged) for logged in chosen)
+        if chosen and prompt_differs(_config(self.files, leaf), chosen[0]):
+            self.notes.append(f"{leaf}: logged prompts differ from the task's own template; the prompts were believed")
         return chosen
 
 

@@ -164,6 +164,26 @@ def hash_differs(logged: LoggedDoc) -> bool:
     return hashlib.sha256(text.encode()).hexdigest() != logged.doc_hash
 
 
+def prompt_differs(config: Mapping[str, Any], logged: LoggedDoc) -> bool:
+    """Whether the text the config's own template gives is not at the prompt's end: a stale request cache (P57).
+
+    False where it cannot be told: templates that are functions, chat formats, no jinja2.
+    """
+    template = config.get("doc_to_text")
+    if not isinstance(template, str) or "{{" not in template or not logged.requests:
+        return False
+    try:
+        import jinja2
+
+        text = jinja2.Environment(undefined=jinja2.StrictUndefined, keep_trailing_newline=True).from_string(template)
+        rendered = text.render(**logged.doc)
+    except Exception:  # a filter of lm-eval's own, a field that is not logged, jinja2 itself
+        return False
+    context = logged.requests[0][0]
+    plain = not context.lstrip().startswith(("[", "<"))
+    return plain and not context.rstrip().endswith(rendered.rstrip())
+
+
 def _halves(pairs: list[tuple[str, str]], responses: Sequence[Any]) -> tuple[list[tuple[str, str]], Sequence[Any]]:
     """Conditional pairs, and the responses to the same continuations after the empty context where pmi asked."""
     half = len(pairs) // 2
