@@ -58,6 +58,11 @@ class DecoderArguments:
                 raise InputError(f"unknown model argument {name!r} for decoder/…: use one of {', '.join(known)}")
         return cls(**given)
 
+    @property
+    def loading(self) -> tuple[object, ...]:
+        """The arguments that make one loaded decoder another; the rest belong to a provider object."""
+        return (self.dtype, self.logits_dtype, self.device, self.batch_size, self.store_path())
+
     def store_path(self) -> Path | None:
         """The absolute path of the score store, if one was asked for."""
         if self.store is None:

@@ -76,6 +76,14 @@ class DecoderAPI(ModelAPI):
         with input_errors():
             self.arguments = DecoderArguments.from_model_args(model_args)
 
+    def check(self) -> None:
+        """Raise InputError if the model reference names nothing; nothing is loaded."""
+        from llm.models import resolve_ref
+
+        if self._session().loaded is None:
+            with input_errors():
+                resolve_ref(self.model_name)
+
     # -- what Inspect asks about the provider --------------------------------------------------------------------
 
     @override
@@ -153,7 +161,9 @@ class DecoderAPI(ModelAPI):
             for text, pair, (request, num_truncated), score in zip(continuations, pairs, fitted, scores, strict=False)
         ]
         num_tokens = len(requests[0].context_ids) + sum(len(request.continuation_ids) for request in requests)
-        unconditional = [score.total for score in scores[len(requests) :]] or [None] * len(results)
+        unconditional: Sequence[float | None] = (
+            [score.total for score in scores[len(requests) :]] if bare else [None] * len(results)
+        )
         return empty_output(
             self.model_name,
             num_tokens=num_tokens,

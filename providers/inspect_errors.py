@@ -27,4 +27,4 @@ def input_errors() -> Iterator[None]:
     except InspectInputError:
         raise
     except InputError as error:
-        raise InspectInputError(str(error)) from error
+        raise InspectInputError(str(error)) from None

@@ -30,7 +30,6 @@ def refuse_unsupported(messages: Sequence[ChatMessage], tools: Sequence[ToolInfo
     for name in config.extra_body or {}:
         if name not in _KNOWN_EXTRA_BODY:
             raise InputError(f"unknown extra_body field {name!r}: decoder models take {', '.join(_KNOWN_EXTRA_BODY)}")
-    _check_range("prompt_logprobs", config.prompt_logprobs, 1, MAX_ALTERNATIVES)
     _check_range("top_logprobs", config.top_logprobs, 0, MAX_ALTERNATIVES)
     _check_range("num_choices", config.num_choices, 1, None)
     _check_range("max_tokens", config.max_tokens, 0, None)

@@ -1,8 +1,7 @@
 """What Inspect's entry point loads: the name `decoder`, and nothing that is slow to import until it is used."""
 
+from inspect_ai._util.error import PrerequisiteError  # its only name in inspect_ai 0.3.285, which the project pins
 from inspect_ai.model import ModelAPI, modelapi
-
-from providers.inspect_errors import PrerequisiteError
 
 
 @modelapi(name="decoder")

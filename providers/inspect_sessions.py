@@ -103,7 +103,7 @@ def find_session(ref: str, arguments: DecoderArguments) -> Session:
         for decoder in _HANDED_IN.get(ref, ()):
             if _serves(decoder, arguments):
                 return Session(ref, arguments, decoder)
-        key = (ref, arguments.dtype, arguments.logits_dtype, arguments.device, arguments.store_path())
+        key = (ref, *arguments.loading)
         if key not in _SESSIONS:
             _SESSIONS[key] = Session(ref, arguments)
         return _SESSIONS[key]
@@ -130,6 +130,6 @@ def _load(ref: str, arguments: DecoderArguments) -> LoadedDecoder:
     return LoadedDecoder(
         model=model,
         tokenizer=tokenizer,
-        service=ScoringService(model, tokenizer, scorer),
+        service=ScoringService(model, tokenizer, scorer, batch_size=arguments.batch_size),
         logits_dtype=arguments.logits_dtype,
     )

@@ -8,7 +8,8 @@ from inspect_ai.model import GenerateConfig, Model, get_model
 from inspect_ai.scorer import Metric, accuracy, choice, grouped, perplexity, stderr
 from inspect_ai.solver import generate
 
-from llm.evaluation.data import data_fingerprint, dataset_path
+from llm.evaluation.data import data_fingerprint
+from llm.evaluation.hub_layout import resolve_folder
 from providers.inspect_errors import input_errors
 from tasks.options import ChoiceOptions, check_whole, subject_list
 from tasks.samples import choice_dataset, page_dataset
@@ -32,10 +33,17 @@ class BenchmarkTask(Task):
 
     @property
     def model(self) -> Model | None:
-        """The model set on the task, else the default where the evaluation has none."""
-        if self._own_model is not None:
-            return self._own_model
-        return get_model(DEFAULT_MODEL) if _model_in_force() is None else None
+        """The model set on the task, else the default where the evaluation has none.
+
+        Raises:
+            InputError: the model that will be used is one of this project's and cannot be found.
+        """
+        asked = self._own_model or _model_in_force()
+        used = asked if asked is not None else get_model(DEFAULT_MODEL)
+        check = getattr(used.api, "check", None)
+        if check is not None:
+            check()
+        return self._own_model if asked is not None else used
 
     @model.setter
     def model(self, value: Model | None) -> None:
@@ -67,7 +75,7 @@ def choice_task(
         dataset = choice_dataset(name, data, options, subjects=chosen, limit_per_subject=limit_per_subject)
         about = _about(name, data, chosen, options.as_metadata())
     if options.readout == "generate":
-        solver = generated_choice(name, dataset_source(name, data), options.num_fewshot)
+        solver = generated_choice(name, data_source(data), options.num_fewshot)
         scorer, config = choice(), GenerateConfig(max_connections=MAX_CONNECTIONS, max_tokens=MAX_NEW_TOKENS)
     else:
         solver = choice_likelihoods(unconditional or options.normalisation == "pmi", tokenizer)
@@ -97,10 +105,8 @@ def page_task(*, data: str, limit: int | None) -> Task:
     )
 
 
-def dataset_source(name: str, data: str) -> str:
+def data_source(data: str) -> str:
     """`data` in a form that means the same from any working directory."""
-    from llm.evaluation.hub_layout import resolve_folder
-
     return data if data in ("sample", "hub") else str(resolve_folder(data))
 
 
@@ -122,7 +128,7 @@ def _about(name: str, data: str, subjects: Sequence[str] | None, protocol: dict[
     return {
         "protocol": protocol,
         "data": {
-            "source": data if data in ("sample", "hub") else dataset_path(name, data),
+            "source": data_source(data),
             "fingerprint": data_fingerprint(name, data, subjects=subjects),
         },
     }

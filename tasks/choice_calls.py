@@ -5,6 +5,7 @@ at hand the ids are made here, by the same function as everywhere, and sent as i
 the returned tokens' own texts show where the continuation begins.
 """
 
+import re
 from collections.abc import Sequence
 from typing import Any
 
@@ -13,6 +14,7 @@ from inspect_ai.model import ChatMessageUser, GenerateConfig, Logprob, Model, Mo
 from llm.errors import InputError
 from llm.scoring.encoding import encode_pairs
 
+_UNREADABLE = re.compile("\N{REPLACEMENT CHARACTER}+")
 POSITIVE = 1e-6
 """A value above this many nats is no log-probability; between it and 0 it is rounding and counts as 0."""
 
@@ -92,17 +94,24 @@ def as_logprob(value: float) -> float:
 
 
 def _tail(found: Sequence[Logprob], text: str) -> tuple[Sequence[Logprob], str]:
-    """The last entries, those whose tokens spell `text`; "merged" where the first of them begins before it."""
-    spelled, start = "", len(found)
-    while start and len(spelled) < len(text):
-        start -= 1
+    """The last entries, those whose tokens spell `text`; "merged" where the first of them begins before it.
+
+    Tokens that are parts of characters show as U+FFFD, so a run of n of those stands for 1 to n such characters.
+    """
+    spelled = ""
+    for start in range(len(found) - 1, -1, -1):
         spelled = found[start].token + spelled
-    if not spelled.endswith(text):
-        raise InputError(
-            f"the provider's tokens {spelled!r} do not spell the continuation {text!r}: give the model's tokenizer, "
-            "-T tokenizer=…"
-        )
-    return found[start:], "joint" if spelled == text else "merged"
+        pattern = _UNREADABLE.sub(lambda run: rf"[^\x00-\x7f]{{1,{len(run[0])}}}", re.escape(spelled))
+        if re.fullmatch(pattern, text):
+            return found[start:], "joint"
+        if len(_UNREADABLE.sub("", spelled)) > len(text):
+            break
+    if spelled.endswith(text):
+        return found[start:], "merged"
+    raise InputError(
+        f"the provider's tokens {spelled!r} do not spell the continuation {text!r}: give the model's tokenizer, "
+        "-T tokenizer=…"
+    )
 
 
 def _result(
