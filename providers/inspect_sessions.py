@@ -126,10 +126,24 @@ def _load(ref: str, arguments: DecoderArguments) -> LoadedDecoder:
     from llm.scoring.service import ScoringService
 
     model, tokenizer = load_model(ref, dtype=arguments.dtype, device=arguments.device)
-    scorer = make_scorer(model, logits_dtype=arguments.logits_dtype)
+    scorer = _stored(make_scorer(model, logits_dtype=arguments.logits_dtype), model, arguments)
     return LoadedDecoder(
         model=model,
         tokenizer=tokenizer,
         service=ScoringService(model, tokenizer, scorer, batch_size=arguments.batch_size),
         logits_dtype=arguments.logits_dtype,
+    )
+
+
+def _stored(scorer: Scorer, model: Any, arguments: DecoderArguments) -> Scorer:
+    """The scorer behind the score store asked for, if one was; whatever changes a score is in its namespace."""
+    path = arguments.store_path()
+    if path is None:
+        return scorer
+    from llm.scoring.store import ScoreStore
+    from llm.scoring.stored_scorer import StoredScorer
+
+    version = getattr(scorer, "version", type(scorer).__name__)
+    return StoredScorer(
+        scorer, ScoreStore(path), f"{model.fingerprint}|{model.dtype}|{arguments.logits_dtype}|{version}"
     )

@@ -35,6 +35,7 @@ from llm.evaluation.harness.lm_eval_lm import LlamaLmEvalLM
 from llm.models import load_model
 from llm.scoring.plain import make_scorer
 from llm.scoring.requests import ScoreRequest, TokenScores
+from llm.scoring.store import ScoreStore
 from providers.inspect_decoder import DecoderAPI, forget_loaded, register_loaded
 
 TEXT = "The quick brown fox jumps over the lazy dog. Question: what is water?"
@@ -389,6 +390,16 @@ def test_what_is_not_supported_is_refused_in_one_sentence(tiny: Model) -> None:
         ask(tiny, [message])
     with pytest.raises(InputError, match="do not support frequency_penalty"):
         ask(tiny, "x", frequency_penalty=0.5)
+
+
+def test_scores_are_kept_in_the_store_asked_for(tiny: Model, tiny_checkpoint: Path, tmp_path: Path) -> None:
+    path = tmp_path / "scores.sqlite"
+    kept = get_model(f"decoder/{tiny_checkpoint}", store=str(path))
+    ask(kept, TEXT, prompt_logprobs=1)
+    assert ScoreStore(path).info().num_requests == 1
+    again = ask(kept, TEXT, prompt_logprobs=1).choices[0].prompt_logprobs
+    assert again == ask(tiny, TEXT, prompt_logprobs=1).choices[0].prompt_logprobs
+    assert ScoreStore(path).info().num_requests == 1
 
 
 # -- counting ---------------------------------------------------------------------------------------------------------
