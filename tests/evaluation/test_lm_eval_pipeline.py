@@ -116,6 +116,15 @@ class TestPresets:
             "limit_per_subject": 4,
         }
 
+    @pytest.mark.parametrize("preset", PRESETS.values(), ids=list(PRESETS))
+    def test_inspect_tasks_take_these_args(self, preset):
+        pytest.importorskip("inspect_ai")
+        from importlib import import_module
+
+        task = getattr(import_module(f"tasks.{preset.task}"), preset.task)
+        limited = dataclasses.replace(preset, limit=1)
+        assert len(task(**limited.to_inspect_args(data="sample")).dataset) >= 1
+
     @pytest.mark.parametrize(
         ("values", "named"),
         [

@@ -7,9 +7,8 @@ Text becomes ids in `llm.scoring.encoding`, ids become scores in a `Scorer`, pro
 import logging
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any, Literal, Self
+from typing import Any, Self
 
-from llm.errors import InputError
 from llm.evaluation.harness.model_args import ModelArgs, batch_rows, context_length
 from llm.evaluation.harness.optional import lm_eval_missing
 from llm.evaluation.harness.records import Loglikelihood, Trace, TracedRequest
@@ -32,7 +31,7 @@ DEFAULT_MAX_GEN_TOKS = 256
 class LlamaLmEvalLM(TemplateLM):
     """lm-eval's three verbs over a torch decoder and its tokenizer.
 
-    `model` is a `DecoderModel`, or any module from ids (B, T) to logits (B, T, V) (which then cannot generate).
+    `model` is a `DecoderModel`, or any module from ids (B, T) to logits (B, T, V), scored and decoded row by row.
     `batch_size` (a number, or "auto") bounds generation batches; scores do not depend on it. `max_length` is the
     context in tokens, the model's own by default. `scorer` replaces the engine, a stored one for instance. `trace`
     is called with, or appended, a `TracedRequest` for all that is scored. `name` is the model's name in the logs.
@@ -141,32 +140,17 @@ class LlamaLmEvalLM(TemplateLM):
     def apply_chat_template(self, chat_history: list[dict[str, str]], add_generation_prompt: bool = True) -> str:
         """The conversation as the tokenizer's chat template writes it, open for the assistant's turn.
 
-        Without `add_generation_prompt` the last message is the assistant's own beginning, left open. A template
-        that knows no system role gets the conversation without it, as lm-eval's own models do, with a warning.
+        Without `add_generation_prompt` the last message is the assistant's own beginning, left open.
+        Raises InputError for a tokenizer without a template.
         """
-        if not self.tokenizer.chat_template:
-            raise InputError(
-                f"the tokenizer of {self.name} has no chat template: run without --apply_chat_template, "
-                "or set tokenizer.chat_template"
-            )
-        from jinja2 import TemplateError
+        from llm.evaluation.harness.chat import render_chat
 
-        try:
-            return self._templated(chat_history, add_generation_prompt)
-        except TemplateError:
-            logger.warning("the chat template of %s takes no system message: it is left out", self.name)
-            without = [message for message in chat_history if message["role"] != "system"]
-            return self._templated(without, add_generation_prompt)
-
-    def _templated(self, chat_history: list[dict[str, str]], add_generation_prompt: bool) -> str:
-        return str(
-            self.tokenizer.apply_chat_template(
-                chat_history,
-                tokenize=False,
-                add_generation_prompt=add_generation_prompt,
-                continue_final_message=not add_generation_prompt,
-                **self._chat_template_args,
-            )
+        return render_chat(
+            self.tokenizer,
+            chat_history,
+            add_generation_prompt=add_generation_prompt,
+            name=self.name,
+            **self._chat_template_args,
         )
 
     def get_model_info(self) -> dict[str, Any]:
@@ -210,29 +194,38 @@ class LlamaLmEvalLM(TemplateLM):
         """(log-likelihood in nats, whether it is the greedy continuation) of each (context, continuation)."""
         from llm.scoring.encoding import encode_pairs
 
+        def keep(index: int, scores: TokenScores) -> None:
+            self.cache_hook.add_partial("loglikelihood", requests[index].args, _answer(scores))
+
         pairs = encode_pairs(self.tokenizer, [instance.args for instance in requests])
-        scored = self._score([pair.request for pair in pairs], requests, disable_tqdm, "loglikelihood")
-        results: list[tuple[float, bool]] = []
-        for index, (instance, pair, (request, cut, scores)) in enumerate(zip(requests, pairs, scored, strict=True)):
-            context, continuation = instance.args
-            self._record("loglikelihood", index, instance, context, continuation, request, scores, cut, pair.split)
-            result = Loglikelihood((scores.total, scores.is_greedy), len(scores.logprobs))
-            self.cache_hook.add_partial("loglikelihood", instance.args, result)
-            results.append(result)
-        return results
+        scored = self._score([pair.request for pair in pairs], requests, disable_tqdm, "loglikelihood", keep)
+        for index, (pair, (request, cut, scores)) in enumerate(zip(pairs, scored, strict=True)):
+            context, continuation = requests[index].args
+            self._record(
+                requests[index],
+                kind="loglikelihood",
+                index=index,
+                context=context,
+                continuation=continuation,
+                request=request,
+                scores=scores,
+                num_truncated=cut,
+                split=pair.split,
+            )
+        return [_answer(scores) for _, _, scores in scored]
 
     def _loglikelihood_tokens(
         self, requests: Sequence[tuple[Any, list[int], list[int]]], disable_tqdm: bool = False, **_: Any
     ) -> list[tuple[float, bool]]:
         """As `loglikelihood`, for pairs that are ids already: (key for the cache or None, context, continuation)."""
+
+        def keep(index: int, scores: TokenScores) -> None:
+            if requests[index][0] is not None:
+                self.cache_hook.add_partial("loglikelihood", requests[index][0], _answer(scores))
+
         asked = [ScoreRequest(context_ids=tuple(head), continuation_ids=tuple(tail)) for _, head, tail in requests]
-        results: list[tuple[float, bool]] = []
-        scored = self._score(asked, [None] * len(asked), disable_tqdm, "loglikelihood")
-        for (key, _head, _tail), (_request, _cut, scores) in zip(requests, scored, strict=True):
-            results.append(Loglikelihood((scores.total, scores.is_greedy), len(scores.logprobs)))
-            if key is not None:
-                self.cache_hook.add_partial("loglikelihood", key, results[-1])
-        return results
+        scored = self._score(asked, [None] * len(asked), disable_tqdm, "loglikelihood", keep)
+        return [_answer(scores) for _, _, scores in scored]
 
     def loglikelihood_rolling(self, requests: Sequence[Any], disable_tqdm: bool = False) -> list[float]:
         """Log-likelihood (nats) of each whole text: every token once, in lm-eval's disjoint windows."""
@@ -252,7 +245,15 @@ class LlamaLmEvalLM(TemplateLM):
             instance = requests[owner]
             totals[owner] += scores.total
             self._record(
-                "loglikelihood_rolling", owner, instance, "", instance.args[0], request, scores, cut_tokens, "joint"
+                instance,
+                kind="loglikelihood_rolling",
+                index=owner,
+                context="",
+                continuation=instance.args[0],
+                request=request,
+                scores=scores,
+                num_truncated=cut_tokens,
+                split="joint",
             )
         for instance, total in zip(requests, totals, strict=True):
             self.cache_hook.add_partial("loglikelihood_rolling", instance.args, total)
@@ -280,17 +281,31 @@ class LlamaLmEvalLM(TemplateLM):
     # -- parts ---------------------------------------------------------------------------------------------------
 
     def _score(
-        self, asked: Sequence[ScoreRequest], instances: Sequence[Any], disable_tqdm: bool, verb: str
+        self,
+        asked: Sequence[ScoreRequest],
+        instances: Sequence[Any],
+        disable_tqdm: bool,
+        verb: str,
+        keep: Callable[[int, TokenScores], None] | None = None,
     ) -> list[tuple[ScoreRequest, int, TokenScores]]:
-        """Each request as it was scored, the number of its tokens that did not fit, and its scores."""
+        """Each request as it was scored, the number of its tokens that did not fit, and its scores.
+
+        `keep(index, scores)` is called as each one is done, so that an interrupted run has kept what it did.
+        """
         from llm.scoring.encoding import fit
 
         fitted = [fit(request, self.max_length) for request in asked]
         self._count_truncated([cut for _, cut in fitted], instances)
-        requests = [request for request, _ in fitted]
-        with self._progress(len(requests), verb, disable_tqdm) as bar:
-            scores = score_reported(self._scorer, requests, bar.update)
-        return [(request, cut, one) for (request, cut), one in zip(fitted, scores, strict=True)]
+        with self._progress(len(fitted), verb, disable_tqdm) as bar:
+
+            def done(indices: Sequence[int], scores: Sequence[TokenScores]) -> None:
+                bar.update(len(indices))
+                for index, one in zip(indices, scores, strict=True):
+                    if keep is not None:
+                        keep(index, one)
+
+            found = score_reported(self._scorer, [request for request, _ in fitted], done)
+        return [(request, cut, one) for (request, cut), one in zip(fitted, found, strict=True)]
 
     def _count_truncated(self, cuts: Sequence[int], instances: Sequence[Any]) -> None:
         """Count the requests that were cut, for each task, and say so once a call."""
@@ -305,34 +320,11 @@ class LlamaLmEvalLM(TemplateLM):
                 max(cuts),
             )
 
-    def _record(
-        self,
-        kind: Literal["loglikelihood", "loglikelihood_rolling"],
-        index: int,
-        instance: Any,
-        context: str,
-        continuation: str,
-        request: ScoreRequest,
-        scores: TokenScores,
-        num_truncated: int,
-        split: str,
-    ) -> None:
-        if self._trace is None:
-            return
-        self._trace(
-            TracedRequest(
-                kind=kind,
-                index=index,
-                task=getattr(instance, "task_name", None),
-                doc_id=getattr(instance, "doc_id", None),
-                context=context,
-                continuation=continuation,
-                request=request,
-                scores=scores,
-                num_truncated=num_truncated,
-                split=split,
-            )
-        )
+    def _record(self, instance: Any, **scored: Any) -> None:
+        """Hand a `TracedRequest` to whoever traces."""
+        if self._trace is not None:
+            task, doc_id = getattr(instance, "task_name", None), getattr(instance, "doc_id", None)
+            self._trace(TracedRequest(task=task, doc_id=doc_id, **scored))
 
     def _generation_request(self, index: int, context: str, gen_kwargs: Mapping[str, Any]) -> GenerationRequest:
         from llm.evaluation.harness.gen_kwargs import generation_request
@@ -350,6 +342,11 @@ class LlamaLmEvalLM(TemplateLM):
         from tqdm import tqdm  # type: ignore[import-untyped]
 
         return tqdm(total=total, desc=f"Running {verb} requests", disable=disable or self.rank != 0)
+
+
+def _answer(scores: TokenScores) -> Loglikelihood:
+    """lm-eval's answer to one request."""
+    return Loglikelihood((scores.total, scores.is_greedy), len(scores.logprobs))
 
 
 def _default_scorer(model: Any, logits_dtype: str) -> Scorer:
