@@ -3,8 +3,9 @@
     python -m providers.serve --model REF [--port 8000]
     python -m providers.serve --model REF --write-tokenizer DIR
 
-Bound to the loopback unless told otherwise. Exit codes: 0 told to end, 2 usage or input at fault, said in one sentence,
-130 interrupted. This module is the command line; the calls are answered in `completions_app`.
+Bound to the loopback unless told otherwise. A signal ends it when the calls at work are answered, or after a grace time.
+Exit codes: 2 usage or input at fault, said in one sentence; 130 interrupted. This module is the command line; the calls
+are answered in `completions_app`.
 """
 
 import argparse
@@ -12,7 +13,9 @@ import importlib.util
 import ipaddress
 import socket
 import sys
-from collections.abc import Callable, Sequence
+import threading
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, NoReturn
 
@@ -104,6 +107,27 @@ def make_server(decoder: LoadedDecoder, names: tuple[str, ...], limits: "Limits"
             timeout_graceful_shutdown=GRACE_SECONDS,
         )
     )
+
+
+@contextmanager
+def serving(decoder: LoadedDecoder, name: str, limits: "Limits | None" = None) -> Iterator[str]:
+    """A server in a thread of this process, on a free port of the loopback, for as long as the context lasts; its URL.
+
+    Raises:
+        InputError: the server's packages are not installed.
+    """
+    check_packages()
+    from providers.completions_app import Limits
+
+    server = make_server(decoder, (name,), limits or Limits())
+    with bind("127.0.0.1", 0) as listener:
+        thread = threading.Thread(target=server.run, kwargs={"sockets": [listener]}, name="completions-server")
+        thread.start()
+        try:
+            yield _url(listener)
+        finally:
+            server.should_exit = True
+            thread.join()
 
 
 def write_tokenizer(ref: str, folder: Path) -> int:
