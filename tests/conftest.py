@@ -39,7 +39,11 @@ def tiny_checkpoint(tmp_path_factory: pytest.TempPathFactory) -> Path:
     tokenizer = Tokenizer(models.BPE())
     tokenizer.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
     tokenizer.decoder = decoders.ByteLevel()
-    corpus = ["The quick brown fox jumps over the lazy dog.", "Question: what is water?\nAnswer: a liquid", "A. B. C. D."]
+    corpus = [
+        "The quick brown fox jumps over the lazy dog.",
+        "Question: what is water?\nAnswer: a liquid",
+        "A. B. C. D.",
+    ]
     trainer = trainers.BpeTrainer(
         vocab_size=320,
         special_tokens=["<|endoftext|>", "<|im_start|>", "<|im_end|>"],
