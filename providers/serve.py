@@ -3,7 +3,7 @@
     python -m providers.serve --model REF [--port 8000]
     python -m providers.serve --model REF --write-tokenizer DIR
 
-Bound to the loopback unless told otherwise. A signal ends it when the calls at work are answered, or after a grace time.
+Bound to the loopback unless told otherwise. A signal ends it once the calls at work are answered, or after a while.
 Exit codes: 2 usage or input at fault, said in one sentence; 130 interrupted. This module is the command line; the calls
 are answered in `completions_app`.
 """
