@@ -233,13 +233,13 @@ class ScoringService:
             self._generate_alone()
             return
         for ticket, outcome in finished:
-            job = self._running.pop(ticket) if ticket in self._running else None
-            if job is None:
+            if ticket not in self._running:
                 continue  # the service was closed meanwhile
+            future = self._running.pop(ticket).future
             if isinstance(outcome, GenerationError):
-                _fail(job.future, outcome)
+                _fail(future, outcome)
             else:
-                _settle(job.future, outcome)
+                _settle(future, outcome)
 
     def _generate_alone(self) -> None:
         """After a step has failed: each running request by itself, so that the failure reaches its own caller."""

@@ -197,7 +197,7 @@ class ScoreStore:
                 )
             dropped += share
         if dropped:
-            connection.execute("PRAGMA incremental_vacuum").fetchall()
+            connection.executescript("PRAGMA incremental_vacuum")  # execute() would free a single page
             connection.execute("PRAGMA wal_checkpoint(TRUNCATE)").fetchall()
         return dropped
 
