@@ -1,4 +1,4 @@
-"""Fixtures every test may use: the default model, a tiny checkpoint made on the spot, the real data beside the checkout."""
+"""Fixtures every test may use: the default model, a tiny checkpoint made on the spot, the real data."""
 
 import os
 from pathlib import Path
