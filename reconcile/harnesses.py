@@ -4,6 +4,7 @@ Each harness runs through its own public entry (lm-eval's `simple_evaluate`, Ins
 nothing is read back here. Beside lm-eval's logs goes `requests.jsonl`, the token-level trace of what was scored.
 """
 
+import inspect
 import json
 import logging
 import os
@@ -20,6 +21,8 @@ from reconcile.log_values import pair_digest
 from reconcile.options import RunOptions
 from reconcile.progress import Progress, stderr_to
 from reconcile.runs import HarnessRun, Protocol, SampleRecord
+
+OnScored = Callable[[Sequence[int], Sequence[TokenScores]], object]
 
 _SHUFFLE_SEED = 20240229
 
@@ -57,11 +60,17 @@ class CountingScorer:
         """A new stage begins, which will ask for this many requests."""
         self.total, self.done = total, 0
 
-    def score(self, requests: Sequence[ScoreRequest], *, top_k: int = 0) -> list[TokenScores]:
-        """Scores in request order."""
+    def score(
+        self, requests: Sequence[ScoreRequest], *, top_k: int = 0, on_scored: OnScored | None = None
+    ) -> list[TokenScores]:
+        """Scores in request order; `on_scored(indices, scores)` is told of them as early as the scorer can."""
         assert self.scorer is not None
         before = self.done
-        scores = self.scorer.score(requests, top_k=top_k)
+        reports = "on_scored" in inspect.signature(self.scorer.score).parameters
+        further: dict[str, Any] = {"on_scored": on_scored} if reports and on_scored is not None else {}
+        scores = self.scorer.score(requests, top_k=top_k, **further)
+        if on_scored is not None and not reports:
+            on_scored(range(len(requests)), scores)
         self.count(before + len(requests) - self.done)
         return scores
 
@@ -79,7 +88,7 @@ class WatchedEngine:
         self.counter = counter
 
     def score(
-        self, requests: Sequence[ScoreRequest], *, top_k: int = 0, on_scored: Callable[..., object] | None = None
+        self, requests: Sequence[ScoreRequest], *, top_k: int = 0, on_scored: OnScored | None = None
     ) -> list[TokenScores]:
         """Scores in request order; `on_scored` is passed on."""
 
