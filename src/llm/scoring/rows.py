@@ -74,7 +74,7 @@ class Row:
     def _finish(self, reason: Literal["stop", "length", "context"], cut: int | None = None) -> Generation:
         return Generation(
             token_ids=tuple(self._said.token_ids),
-            text=self._text.text()[:cut],
+            text=self._text.text(cut),
             finish_reason=reason,
             logprobs=tuple(self._said.logprobs),
             top=tuple(self._said.top),

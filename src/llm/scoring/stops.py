@@ -55,7 +55,9 @@ class GrowingText:
     def __init__(self, vocabulary: Vocabulary, prompt_ids: Sequence[int], *, skip_special_tokens: bool) -> None:
         self._decode = vocabulary.decode
         self._hidden = vocabulary.special if skip_special_tokens else {}
-        self._anchor = [token for token in prompt_ids[-4 * CONTEXT :] if token not in self._hidden][-CONTEXT:]
+        self._start = [token for token in prompt_ids[-4 * CONTEXT :] if token not in self._hidden][-CONTEXT:]
+        self._anchor = self._start
+        self._visible: list[int] = []
         self._queue: list[int] = []  # not looked at yet
         self._pending: list[int] = []  # no whole character yet
         self._marks: list[tuple[int, str]] = []  # (characters of text before it, a hidden token's own text)
@@ -63,12 +65,14 @@ class GrowingText:
 
     def add(self, token: int) -> None:
         self._queue.append(token)
+        if token not in self._hidden:
+            self._visible.append(token)
 
-    def text(self) -> str:
-        """All of the text, an incomplete character at its end as the replacement character."""
-        return self._text + self._fresh(
-            [*self._pending, *(token for token in self._queue if token not in self._hidden)]
-        )
+    def text(self, cut: int | None = None) -> str:
+        """All of the text, an incomplete character at its end as the replacement character; or the part before a
+        stop string that `find` has found at `cut`.
+        """
+        return self._added(self._start, self._visible) if cut is None else self._text[:cut]
 
     def find(self, stops: Sequence[str]) -> int | None:
         """Where in the text the earliest of the stop strings begins, if one is there; empty ones are ignored.
@@ -91,17 +95,15 @@ class GrowingText:
             self._marks.append((len(self._text), self._hidden[token]))
             return
         self._pending.append(token)
-        fresh = self._fresh(self._pending)
+        fresh = self._added(self._anchor, self._pending)
         if fresh and not fresh.endswith(REPLACEMENT):
             self._text += fresh
             self._anchor, self._pending = self._pending[-CONTEXT:], []
 
-    def _fresh(self, ids: Sequence[int]) -> str:
-        """The text that ids add after the anchor."""
-        if not ids:
-            return ""
-        before = self._decode(self._anchor)
-        after = self._decode([*self._anchor, *ids])
+    def _added(self, before_ids: Sequence[int], ids: Sequence[int]) -> str:
+        """The text that ids add to what stands before them."""
+        before = self._decode(before_ids)
+        after = self._decode([*before_ids, *ids])
         if after.startswith(before):
             return after[len(before) :]
         same = next((i for i, (a, b) in enumerate(zip(before, after, strict=False)) if a != b), len(after))

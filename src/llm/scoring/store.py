@@ -187,7 +187,7 @@ class ScoreStore:
             (count,) = connection.execute("SELECT count(*) FROM scores").fetchone()
             if not count:
                 break
-            share = max(1, -(-count * (num_bytes - max_bytes) // num_bytes))
+            share = -(-count * (num_bytes - max_bytes) // num_bytes)
             with connection:
                 connection.execute("BEGIN IMMEDIATE")
                 connection.execute(
@@ -196,8 +196,8 @@ class ScoreStore:
                     (share,),
                 )
             dropped += share
+            connection.execute("VACUUM")  # what is left stands scattered over half-empty pages
         if dropped:
-            connection.executescript("PRAGMA incremental_vacuum")  # execute() would free a single page
             connection.execute("PRAGMA wal_checkpoint(TRUNCATE)").fetchall()
         return dropped
 
@@ -269,7 +269,6 @@ class ScoreStore:
 
 def _prepare(connection: sqlite3.Connection, path: Path) -> None:
     """Settings, the schema where the file is new, and a check of the file."""
-    connection.execute("PRAGMA auto_vacuum = INCREMENTAL")
     _patiently(lambda: connection.execute("PRAGMA journal_mode = WAL").fetchall())
     connection.execute("PRAGMA synchronous = NORMAL")
     with connection:
