@@ -37,13 +37,22 @@ def stop_reason(generation: Generation, *, cut: bool) -> StopReason:
 
 
 async def gather(calls: Sequence[Coroutine[Any, Any, Generation]]) -> list[Generation]:
-    """Results of concurrent calls, in order."""
-    results: dict[int, Generation] = {}
+    """Results of concurrent calls, in order; of several failures the first in that order is raised, as it is."""
+    outcomes: dict[int, Generation | Exception] = {}
 
     async def run(index: int) -> None:
-        results[index] = await calls[index]
+        try:
+            outcomes[index] = await calls[index]
+        except Exception as error:  # a task group would wrap it
+            outcomes[index] = error
 
     async with anyio.create_task_group() as group:
         for index in range(len(calls)):
             group.start_soon(run, index)
-    return [results[index] for index in range(len(calls))]
+    return [_result(outcomes[index]) for index in range(len(calls))]
+
+
+def _result(outcome: Generation | Exception) -> Generation:
+    if isinstance(outcome, Exception):
+        raise outcome
+    return outcome

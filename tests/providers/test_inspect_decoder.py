@@ -390,6 +390,8 @@ def test_what_is_not_supported_is_refused_in_one_sentence(tiny: Model) -> None:
         ask(tiny, [message])
     with pytest.raises(InputError, match="do not support frequency_penalty"):
         ask(tiny, "x", frequency_penalty=0.5)
+    with pytest.raises(InputError, match="top_p"):  # refused by the generator: it arrives as the error it is
+        ask(tiny, "x", max_tokens=2, temperature=1.0, top_p=7.0, num_choices=2)
 
 
 def test_scores_are_kept_in_the_store_asked_for(tiny: Model, tiny_checkpoint: Path, tmp_path: Path) -> None:

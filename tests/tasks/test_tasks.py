@@ -376,7 +376,7 @@ def inspect_cli(*arguments: str, folder: Path, **environment: str) -> subprocess
 
 
 @pytest.mark.parametrize(
-    ("name", "limit", "said"), [("arc_easy", "6", "accuracy"), ("wikitext", "1", "perplexity_per_token")]
+    ("name", "limit", "said"), [("arc_easy", "2", "accuracy"), ("wikitext", "1", "perplexity_per_token")]
 )
 def test_a_task_file_needs_no_model_no_network_and_no_setting(name: str, limit: str, said: str, tmp_path: Path) -> None:
     done = inspect_cli("eval", f"tasks/{name}.py", "--limit", limit, folder=tmp_path)
