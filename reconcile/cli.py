@@ -135,6 +135,8 @@ def _add_task(parser: argparse.ArgumentParser, task: str) -> None:
     parser.add_argument(
         "--out", type=Path, metavar="DIR", help="the run's folder (default: runs/<task>-<hash of what was asked>)"
     )
+    about = "exit 1 when the gap is larger than this, accounted for or not"
+    parser.add_argument("--fail-over", type=_distance, metavar="GAP", help=about)
     parser.add_argument(
         "--no-cache", action="store_true", help="share nothing between the harnesses: no score store, an engine each"
     )
@@ -172,9 +174,9 @@ def _distance(text: str) -> float:
     try:
         value = float(text)
     except ValueError:
-        raise argparse.ArgumentTypeError(f"{text!r} is not a number of nats") from None
+        raise argparse.ArgumentTypeError(f"{text!r} is not a number") from None
     if not 0 <= value < float("inf"):
-        raise argparse.ArgumentTypeError(f"{text} is not a finite number of nats, 0 or more")
+        raise argparse.ArgumentTypeError(f"{text} is not a finite number, 0 or more")
     return value
 
 
@@ -215,8 +217,14 @@ def _add_logs(parser: argparse.ArgumentParser) -> None:
 
 def _add_agreement(parser: argparse.ArgumentParser) -> None:
     parser.set_defaults(run=_run_agreement)
-    parser.add_argument("runs", nargs="*", type=Path, metavar="RUN", help="folders of finished runs")
-    parser.add_argument("--out", type=Path, metavar="DIR", help="the report's folder")
+    parser.add_argument("runs", nargs="*", type=Path, metavar="RUN", help="folders of finished runs, a model each")
+    about = "run these models first; REF@bfloat16 names a dtype"
+    parser.add_argument("--models", nargs="+", default=[], metavar="REF", help=about)
+    parser.add_argument("--task", choices=("mmlu", "arc_easy"), default="arc_easy", help="that --models run")
+    parser.add_argument("--data", default="sample", metavar="sample|hub|DIR", help="that --models run on")
+    parser.add_argument("--limit", type=_whole_number(1), metavar="N", help="only the first N items of each sub-task")
+    parser.add_argument("--seed", type=_whole_number(0), default=0, help="of the resampling")
+    parser.add_argument("--out", type=Path, metavar="DIR", help="the report's folder (default: runs/agreement)")
 
 
 def _run_task(parsed: argparse.Namespace) -> int:
@@ -246,7 +254,20 @@ def _run_logs(parsed: argparse.Namespace) -> int:
 
 
 def _run_agreement(parsed: argparse.Namespace) -> int:
-    raise InputError("the agreement command is not available yet: compare single runs with mmlu, arc_easy or wikitext")
+    asked = [_options(_build_parser().parse_args(_model_run(parsed, ref))) for ref in parsed.models]
+    if len(parsed.runs) + len(asked) < 2:
+        raise InputError("an agreement needs two or more models: name finished runs, or models with --models")
+    from reconcile.agreement_run import run_agreement, run_models
+
+    return run_agreement([*parsed.runs, *run_models(asked)], out=parsed.out, seed=parsed.seed)
+
+
+def _model_run(parsed: argparse.Namespace, ref: str) -> list[str]:
+    """The command line of one model's run."""
+    name, _, dtype = ref.rpartition("@")
+    words = [parsed.task, "--model", *([name, "--dtype", dtype] if name and dtype in DTYPES else [ref])]
+    words += ["--data", parsed.data]
+    return [*words, *(["--limit", str(parsed.limit)] if parsed.limit is not None else [])]
 
 
 def _options(parsed: argparse.Namespace) -> RunOptions:
@@ -267,6 +288,7 @@ def _options(parsed: argparse.Namespace) -> RunOptions:
         out=parsed.out,
         lm_eval=lm_eval,
         inspect=inspect,
+        fail_over=parsed.fail_over,
     )
 
 

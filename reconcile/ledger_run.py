@@ -52,7 +52,10 @@ def run_task(options: RunOptions) -> int:
         ledger = _account(finished)
         report = write_report(folder, ledger, facts)
     print_report(report, options.folder())
-    return EXIT_ACCOUNTED if ledger.accounted else EXIT_UNEXPLAINED
+    over = options.fail_over is not None and abs(ledger.gap) > options.fail_over
+    if over:
+        progress.say(f"the gap is larger than --fail-over {options.fail_over}")
+    return EXIT_ACCOUNTED if ledger.accounted and not over else EXIT_UNEXPLAINED
 
 
 def check(options: RunOptions) -> None:

@@ -46,6 +46,7 @@ class RunOptions:
 
     `limit` is per sub-task, as lm-eval counts it. `cache` False means that nothing is shared between the two
     harnesses: no score store, an engine each. `out` None means a folder under runs/ named after what was asked.
+    `fail_over` is the |gap| above which the exit code is 1 whatever else.
     """
 
     task: Task
@@ -62,6 +63,7 @@ class RunOptions:
     out: Path | None
     lm_eval: Protocol
     inspect: Protocol
+    fail_over: float | None = None
 
     def __post_init__(self) -> None:
         if self.limit is not None and self.limit < 1:
@@ -79,7 +81,7 @@ class RunOptions:
     def digest(self) -> str:
         """Ten hex digits naming what was asked: model, data and both protocols, not where the result goes."""
         asked = asdict(self)
-        del asked["out"]
+        del asked["out"], asked["fail_over"]
         text = json.dumps(asked, sort_keys=True, default=str)
         return hashlib.sha256(text.encode()).hexdigest()[:10]
 

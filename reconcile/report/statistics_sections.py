@@ -172,10 +172,10 @@ def agreement_section(agreement: "Agreement", names: Mapping[str, str]) -> Secti
         *((("credit between 0 and 1", str(outcomes.partial)),) if outcomes.partial else ()),
         ("same pick", NO_VALUE if agreement.picks_agree is None else percent(float(agreement.picks_agree))),
         ("same correctness", percent(float(agreement.correctness_agrees))),
-        ("Cohen's κ of the picks", _coefficient(agreement.kappa_picks)),
-        ("Cohen's κ of correctness", _coefficient(agreement.kappa_correctness)),
-        ("Pearson's r over sub-tasks", _coefficient(agreement.pearson)),
-        ("Spearman's r over sub-tasks", _coefficient(agreement.spearman)),
+        ("Cohen's κ of the picks", coefficient(agreement.kappa_picks)),
+        ("Cohen's κ of correctness", coefficient(agreement.kappa_correctness)),
+        ("Pearson's r over sub-tasks", coefficient(agreement.pearson)),
+        ("Spearman's r over sub-tasks", coefficient(agreement.spearman)),
     )
     sentence = f"{count(agreement.num_items, 'common item')}; a correlation of 1 still allows a constant offset."
     return Section(
@@ -183,10 +183,11 @@ def agreement_section(agreement: "Agreement", names: Mapping[str, str]) -> Secti
     )
 
 
-def _coefficient(coefficient: "Coefficient") -> str:
-    if coefficient.value is None:
-        return f"not defined: {coefficient.reason}"
-    shown = f"{coefficient.value:.4f} (n = {coefficient.num_points}"
-    if coefficient.mean_difference is not None:
-        shown += f", mean difference {coefficient.mean_difference:+.4f}"
+def coefficient(found: "Coefficient") -> str:
+    """A coefficient with its number of points, or why it is not defined."""
+    if found.value is None:
+        return f"not defined: {found.reason}"
+    shown = f"{found.value:.4f} (n = {found.num_points}"
+    if found.mean_difference is not None:
+        shown += f", mean difference {found.mean_difference:+.4f}"
     return shown + ")"

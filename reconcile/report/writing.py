@@ -15,6 +15,7 @@ from reconcile.report.markdown import as_markdown
 from reconcile.report.names import side_names
 from reconcile.report.page_sections import page_sections
 from reconcile.report.proof_section import proof_section
+from reconcile.report.recipe_section import recipe_section
 from reconcile.report.sections import Section
 from reconcile.report.statistics_sections import agreement_section
 from reconcile.report.terminal import make_console, print_sections
@@ -56,6 +57,7 @@ def _choice_report(ledger: Ledger, facts: RunFacts) -> tuple[list[Section], dict
         sections.insert(3, proof_section(proof))
     if agreement is not None:
         sections.insert(-3, agreement_section(agreement, side_names(ledger.harnesses)))
+    sections.insert(-2, recipe_section(ledger, facts, side_names(ledger.harnesses)))
     if measured is None:
         missing = "Intervals, tests and agreement need scipy: pip install 'harness-bridge[report]'"
         sections.append(Section(title="Not measured", sentences=(missing,), brief=True))

@@ -1,0 +1,99 @@
+"""`python -m reconcile agreement`: finished runs side by side, and the order each harness puts the models in."""
+
+import json
+from collections.abc import Sequence
+from dataclasses import asdict
+from pathlib import Path
+from typing import Any
+
+from llm.errors import InputError
+from reconcile.ledger import Ledger
+from reconcile.ledger_run import check, run_task
+from reconcile.library import account
+from reconcile.logs import read_inspect_run, read_lm_eval_run
+from reconcile.options import RunOptions
+from reconcile.progress import Progress
+from reconcile.ranking import ModelCredits, Ranking, rank_models
+from reconcile.report.document import write_document
+from reconcile.report.markdown import as_markdown
+from reconcile.report.ranking_sections import ranking_sections
+from reconcile.report.terminal import make_console, print_sections
+from reconcile.run_folder import DOCUMENT_NAME, check_place, working_folder
+
+_TITLE = "Do both harnesses rank the models alike?"
+
+
+def run_agreement(runs: Sequence[Path], *, out: Path | None, seed: int) -> int:
+    """Reads the runs' logs, writes and prints the comparison; returns the exit code.
+
+    Raises:
+        InputError: fewer than two runs, a folder that is none, or runs that share no item.
+    """
+    if len(runs) < 2:
+        raise InputError(f"{len(runs)} runs given: name the folders of two or more finished runs")
+    progress = Progress()
+    folder = out if out is not None else Path("runs") / "agreement"
+    check_place(folder)
+    models = []
+    for run, name in zip(runs, _names(runs), strict=True):
+        progress.say(f"reading {run}")
+        models.append(ModelCredits.of(name, read_run(run)))
+    ranking = rank_models(models, seed=seed)
+    sections = ranking_sections(ranking)
+    with working_folder(folder) as partial:
+        write_document(partial / DOCUMENT_NAME, _document(ranking, runs))
+        (partial / "report.md").write_text(as_markdown(_TITLE, sections), encoding="utf-8")
+    console = make_console()
+    print_sections(console, _TITLE, sections)
+    console.print(f"\nFull report: {folder / 'report.md'}", soft_wrap=True)
+    return 0
+
+
+def run_models(asked: Sequence[RunOptions]) -> list[Path]:
+    """Runs each, everything checked before the first; returns the folders they left."""
+    for options in asked:
+        check(options)
+    for options in asked:
+        run_task(options)
+    return [options.folder() for options in asked]
+
+
+def read_run(folder: Path) -> Ledger:
+    """The ledger of a finished run's own logs.
+
+    Raises:
+        InputError: the folder is no multiple-choice run.
+    """
+    if not (folder / "lm_eval").is_dir() or not (folder / "inspect").is_dir():
+        raise InputError(f"{folder} is not the folder of a finished run: it lacks lm_eval/ or inspect/")
+    likelihoods = folder / "inspect_loglikelihood"
+    ledger = account(
+        read_lm_eval_run(folder / "lm_eval"),
+        read_inspect_run(folder / "inspect"),
+        read_inspect_run(likelihoods) if likelihoods.is_dir() else None,
+    )
+    if not isinstance(ledger, Ledger):
+        raise InputError(f"{folder} scores pages: agreement compares multiple-choice runs")
+    return ledger
+
+
+def _names(runs: Sequence[Path]) -> list[str]:
+    """Each run's model, with its dtype or folder where that alone tells two apart."""
+    about = [_model(run) for run in runs]
+    for parts in (("ref",), ("ref", "dtype", "logits_dtype")):
+        names = [" ".join(str(model[part]) for part in parts if model.get(part)) for model in about]
+        if len(set(names)) == len(names):
+            return names
+    return [str(run) for run in runs]
+
+
+def _model(run: Path) -> dict[str, Any]:
+    try:
+        model = json.loads((run / DOCUMENT_NAME).read_text(encoding="utf-8"))["model"]
+    except (OSError, ValueError, KeyError) as error:
+        raise InputError(f"{run} is not the folder of a finished run: it has no readable {DOCUMENT_NAME}") from error
+    return model if isinstance(model, dict) else {}
+
+
+def _document(ranking: Ranking, runs: Sequence[Path]) -> dict[str, Any]:
+    return {"schema_version": "1.0", "runs": [str(run) for run in runs], **asdict(ranking)}

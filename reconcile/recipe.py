@@ -1,0 +1,103 @@
+"""The commands that make both harnesses score by one protocol, lm-eval's or Inspect's. Pure text."""
+
+import shlex
+from dataclasses import dataclass
+from typing import Literal
+
+from reconcile.options import native_protocol
+from reconcile.report.facts import RunFacts
+from reconcile.runs import Protocol
+
+Side = Literal["lm_eval", "inspect"]
+
+_FLAGS = ("template", "num_fewshot", "normalisation", "tie_break")
+_EXTRA = {"lm_eval": ("seed",), "inspect": ("seed", "readout", "tie_atol")}
+
+
+@dataclass(frozen=True, kw_only=True)
+class Recipe:
+    """How to hold `changed` to the other side's protocol: a command that does and proves it, and each harness's own."""
+
+    changed: Side
+    prove: str
+    inspect: str
+    lm_eval: str | None
+
+
+def recipes(facts: RunFacts, lm_eval: Protocol, inspect: Protocol) -> tuple[Recipe, ...]:
+    """The recipe for either side's protocol; none for pages, nor for a generated readout, which lm-eval's side has
+    no words for.
+    """
+    if facts.task not in ("mmlu", "arc_easy"):
+        return ()
+    found = []
+    if inspect.readout == "loglikelihood":
+        found.append(_recipe(facts, "lm_eval", inspect))
+    found.append(_recipe(facts, "inspect", lm_eval))
+    return tuple(found)
+
+
+def _recipe(facts: RunFacts, changed: Side, goal: Protocol) -> Recipe:
+    sides: dict[Side, Protocol] = {"lm_eval": goal, "inspect": goal}
+    words = ["python", "-m", "reconcile", facts.task, *_common(facts)]
+    for side, protocol in sides.items():
+        words += _overrides(facts.task, side, protocol)
+    return Recipe(
+        changed=changed,
+        prove=shlex.join([*words, "--no-cache"]),
+        inspect=_inspect_command(facts, goal),
+        lm_eval=_lm_eval_command(facts, goal),
+    )
+
+
+def _common(facts: RunFacts) -> list[str]:
+    words = ["--model", facts.model, "--data", facts.data]
+    if facts.limit is not None:
+        words += ["--limit", str(facts.limit)]
+    if facts.dtype is not None:
+        words += ["--dtype", facts.dtype]
+    if facts.logits_dtype not in (None, "float32"):
+        words += ["--logits-dtype", str(facts.logits_dtype)]
+    return words
+
+
+def _overrides(task: str, side: Side, protocol: Protocol) -> list[str]:
+    """The options that turn a side's native protocol into this one."""
+    native = native_protocol(task, side)
+    words = []
+    for name in (*_FLAGS, *_EXTRA[side]):
+        value = getattr(protocol, name)
+        if value != getattr(native, name):
+            words += [f"--{side.replace('_', '-')}-{name.replace('_', '-')}", str(value)]
+    return words
+
+
+def _inspect_command(facts: RunFacts, protocol: Protocol) -> str:
+    words = ["inspect", "eval", f"tasks/{facts.task}", "--model", f"decoder/{facts.model}"]
+    for name in (*_FLAGS, *_EXTRA["inspect"]):
+        words += ["-T", f"{name}={getattr(protocol, name)}"]
+    words += ["-T", f"data={facts.data}"]
+    if facts.limit is not None:
+        words += ["-T", f"limit_per_subject={facts.limit}"]
+    return shlex.join(words)
+
+
+def _lm_eval_command(facts: RunFacts, protocol: Protocol) -> str | None:
+    """lm-eval's own command line, where the protocol is one that its stock tasks have."""
+    stock = protocol.template == "lm-eval" and protocol.tie_break == "first"
+    if not stock or protocol.normalisation not in ("none", "char"):
+        return None
+    words = [
+        "python",
+        "-m",
+        "providers.lm_eval_decoder",
+        "run",
+        "--model",
+        "decoder",
+        "--model_args",
+        f"model={facts.model}",
+    ]
+    words += ["--tasks", facts.task, "--num_fewshot", str(protocol.num_fewshot), "--include_path", "lm_eval/tasks"]
+    if facts.limit is not None:
+        words += ["--limit", str(facts.limit)]
+    return shlex.join(words)
