@@ -117,15 +117,38 @@ class DecodingBatch:
         hidden: dict[int, Tensor] = {}
         while todo:
             pack = self._next_pack(todo)
-            attend = pack_attend(self._pool, pack.segments, group=self._group)
-            states = self._run(pack.ids, pack.positions, attend)
-            hidden.update((row.ticket, states[index]) for row, index in pack.last_tokens())
+            hidden.update(self._compute(pack))
             for row, segment in zip(pack.rows, pack.segments, strict=True):
                 row.num_cached = segment.stop
         for row in entering:
             self._pool.show(row.tiles, row.num_cached)
         self._forget_leftover()
         return self._project(torch.stack([hidden[row.ticket] for row in entering]))
+
+    def _compute(self, pack: PromptPack) -> dict[int, Tensor]:
+        """Hidden states (H,) of the prompts' last tokens, by ticket.
+
+        A hidden key that is not a number spoils the tokens before it in its tile all the same, also for a prompt that
+        only shares those; so when anything is not finite, each prompt is computed by itself and is no one's source.
+        """
+        attend = pack_attend(self._pool, pack.segments, group=self._group)
+        states = self._run(pack.ids, pack.positions, attend)
+        if not bool(torch.isfinite(states).all()):
+            for row in pack.rows:
+                row.is_sound = False
+            if len(pack.rows) > 1:
+                found: dict[int, Tensor] = {}
+                for row, segment in zip(pack.rows, pack.segments, strict=True):
+                    row.is_sound = True
+                    found |= self._compute(self._pack_alone(row, segment.stop))
+                return found
+        return {row.ticket: states[index] for row, index in pack.last_tokens()}
+
+    def _pack_alone(self, row: Row, stop: int) -> PromptPack:
+        pack = PromptPack(size=stop - row.num_cached)
+        pack.add(row)
+        pack.pad(self._steady(len(pack.ids)))
+        return pack
 
     def _next_pack(self, todo: deque[Row]) -> PromptPack:
         pack = PromptPack(size=PACK_TOKENS)
@@ -145,7 +168,7 @@ class DecodingBatch:
         """
         source: Row | None = None
         for other in (*self._rows, self._leftover):
-            if other is not None and other is not row:
+            if other is not None and other is not row and other.is_sound:
                 shared = min(common_length(row.prompt, other.prompt), other.num_cached, len(row.prompt) - 1)
                 if shared > row.num_cached:
                     source, row.num_cached = other, shared

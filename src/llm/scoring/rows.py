@@ -18,7 +18,7 @@ class Row:
     """A request, its place in the key/value tiles and what has been generated for it.
 
     `room` is how many new tokens the model's context leaves; `num_cached` how many positions have their keys and
-    values in `tiles`.
+    values in `tiles`, and `is_sound` whether those are all finite.
     """
 
     def __init__(self, request: GenerationRequest, *, ticket: int, vocabulary: Vocabulary, max_length: int) -> None:
@@ -29,6 +29,7 @@ class Row:
         self.chooser = Chooser(request=request)
         self.tiles: list[int] = []
         self.num_cached = 0
+        self.is_sound = True
         self._text = GrowingText(vocabulary, request.prompt_ids, skip_special_tokens=request.skip_special_tokens)
         self._said = Said()
 
