@@ -96,11 +96,14 @@ def _native_cell(ledger: Ledger, side: str) -> str:
 
 def outcomes(ledger: Ledger) -> Outcomes:
     """Counts what became of each common item."""
+    return Outcomes(**Counter(item_outcomes(ledger)))
+
+
+def item_outcomes(ledger: Ledger) -> list[str]:
+    """What became of each common item, by the name of its count in `Outcomes`."""
     table = ledger.items
-    names: Counter[str] = Counter()
-    for ours, theirs, picks in zip(table.logged_lm_eval, table.logged_inspect, native_picks(ledger), strict=True):
-        names[_outcome(ours, theirs, picks)] += 1
-    return Outcomes(**names)
+    rows = zip(table.logged_lm_eval, table.logged_inspect, native_picks(ledger), strict=True)
+    return [_outcome(ours, theirs, picks) for ours, theirs, picks in rows]
 
 
 def _outcome(ours: Fraction, theirs: Fraction, picks: tuple[int | None, int | None]) -> str:
