@@ -46,12 +46,14 @@ def run_logs(
     )
     left, right = _with_tokens(left, right, tokenizer)
     with working_folder(folder) as partial:
+        from reconcile.report.records import RECORDS_NAME, Recorded, write_records
         from reconcile.report.writing import print_report, write_report
 
-        ledger = account(left, in_order_of(right, left))
-        report = write_report(partial, ledger, _facts(left, right))
+        facts, right = _facts(left, right), in_order_of(right, left)
+        write_records(partial / RECORDS_NAME, Recorded(facts=facts, lm_eval=left, inspect=right))
+        report = write_report(partial, account(left, right), facts)
     print_report(report, folder)
-    return EXIT_ACCOUNTED if ledger.accounted else EXIT_UNEXPLAINED
+    return EXIT_ACCOUNTED if report.ledger.accounted else EXIT_UNEXPLAINED
 
 
 def _digest(paths: Sequence[Path]) -> str:

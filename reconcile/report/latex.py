@@ -1,0 +1,125 @@
+"""A table for a paper: both scores, every component net and gross, and what n and the protocols were (booktabs)."""
+
+import re
+from collections.abc import Sequence
+
+from reconcile.ledger import Ledger
+from reconcile.page_ledger import PageLedger
+from reconcile.report.ledger_figures import protocols_text
+from reconcile.report.names import FACTORS, SIDES, side_names
+from reconcile.report.numbers import count, difference, interval, score, tiny
+from reconcile.report.parts import Parts
+from reconcile.report.texts import visible
+
+_SPECIAL = {
+    "\\": r"\textbackslash{}",
+    "&": r"\&",
+    "%": r"\%",
+    "$": r"\$",
+    "#": r"\#",
+    "_": r"\_",
+    "{": r"\{",
+    "}": r"\}",
+    "~": r"\textasciitilde{}",
+    "^": r"\textasciicircum{}",
+    "−": "$-$",
+    "–": "--",
+    "×": r"$\times$",
+    "…": r"\ldots{}",
+    "<": r"\textless{}",
+    ">": r"\textgreater{}",
+    "|": r"\textbar{}",
+}
+
+
+def latex_table(parts: Parts) -> str:
+    """A `table` environment; it needs the package booktabs."""
+    ledger = parts.ledger
+    if isinstance(ledger, PageLedger):
+        return _page_table(parts, ledger)
+    return _choice_table(parts, ledger)
+
+
+def escape(text: str) -> str:
+    """Text that LaTeX prints as it is."""
+    return "".join(_SPECIAL.get(letter, letter) for letter in " ".join(visible(text).split()))
+
+
+def _choice_table(parts: Parts, ledger: Ledger) -> str:
+    names, statistics = side_names(ledger.harnesses), parts.statistics
+    scores = [(names[side], score(ledger.reported[side]), _unsigned(parts, side), "", "", "") for side in SIDES]
+    components = []
+    for one in ledger.components:
+        acts = one.status == "acts" and one.name not in ("coverage", "rounding", "unexplained")
+        estimate = statistics.components.get(one.name) if statistics is not None else None
+        components.append(
+            (
+                FACTORS.get(one.name, one.name),
+                tiny(one.exact) if one.name == "rounding" else difference(one.exact),
+                interval(estimate.interval) if estimate is not None and acts else "",
+                str(one.items_up) if acts else "",
+                str(one.items_down) if acts else "",
+                str(one.picks_changed) if acts else "",
+            )
+        )
+    gap = interval(statistics.gap.interval) if statistics is not None else ""
+    total = (f"gap, {names['lm_eval']} − {names['inspect']}", difference(ledger.gap), gap, "", "", "")
+    caption = (
+        f"{parts.facts.benchmark}, {parts.facts.model}: the score gap and what it is made of (Shapley values over the "
+        f"protocol's parts; they sum to the gap exactly). n = {count(ledger.num_items['common'], 'item')} that both "
+        f"harnesses scored. Intervals are 95 % paired bootstrap or exact ones, for other items like these. "
+        f"{protocols_text(ledger)}"
+    )
+    return _table(
+        ("", "score or share", "95 % interval", "items up", "items down", "picks changed"),
+        "lrlrrr",
+        (scores, components, [total]),
+        caption=caption,
+        label=ledger.task,
+    )
+
+
+def _unsigned(parts: Parts, side: str) -> str:
+    if parts.statistics is None:
+        return ""
+    bounds = parts.statistics.scores[side].interval  # type: ignore[index]
+    return "" if bounds is None else f"[{bounds.low:.4f}, {bounds.high:.4f}]"
+
+
+def _page_table(parts: Parts, ledger: PageLedger) -> str:
+    names, bits = side_names(ledger.harnesses), ledger.bits_per_byte
+    scores = [(names[side], f"{getattr(bits, side):.6f}") for side in SIDES]
+    components = [(name.replace("_", " "), f"{value:+.6f}") for name, value in bits.components.items()]
+    total = (f"gap, {names['lm_eval']} − {names['inspect']}", f"{bits.gap:+.6f}")
+    caption = (
+        f"{parts.facts.benchmark}, {parts.facts.model}: bits per byte of the original page behind both harnesses. "
+        f"n = {count(ledger.num_items['common'], 'page')} that both scored."
+    )
+    return _table(("", "bits per byte"), "lr", (scores, components, [total]), caption=caption, label=ledger.task)
+
+
+def _table(
+    headers: Sequence[str],
+    align: str,
+    groups: Sequence[Sequence[Sequence[str]]],
+    *,
+    caption: str,
+    label: str,
+) -> str:
+    lines = [
+        r"\begin{table}[t]",
+        r"\centering",
+        rf"\caption{{{escape(caption)}}}",
+        rf"\label{{tab:reconcile-{''.join(letter for letter in label if letter.isalnum())}}}",
+        rf"\begin{{tabular}}{{{align}}}",
+        r"\toprule",
+        _row(headers),
+    ]
+    for group in groups:
+        lines += [r"\midrule", *(_row(row) for row in group)]
+    return "\n".join([*lines, r"\bottomrule", r"\end{tabular}", r"\end{table}"]) + "\n"
+
+
+def _row(cells: Sequence[str]) -> str:
+    signed = [re.sub(r"(?<![\w.])-(?=\d)", "−", cell) for cell in cells]
+    return " & ".join(f"{{{escape(cell)}}}" if cell.startswith("[") else escape(cell) for cell in signed) + r" \\"
