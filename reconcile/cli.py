@@ -84,7 +84,7 @@ def _parse(arguments: list[str]) -> Callable[[], int]:
     return lambda: parsed.run(parsed)
 
 
-_COMMANDS = (*TASKS, "logs", "agreement")
+_COMMANDS = (*TASKS, "logs", "agreement", "report", "diff")
 
 
 def _build_parser() -> argparse.ArgumentParser:
@@ -102,6 +102,10 @@ def _build_parser() -> argparse.ArgumentParser:
     _add_logs(commands.add_parser("logs", help=about, description=_sentence(about)))
     about = "correlation and ranking over sub-tasks and models"
     _add_agreement(commands.add_parser("agreement", help=about, description=_sentence(about)))
+    about = "make any form of a finished run's report again, from its folder alone"
+    _add_report(commands.add_parser("report", help=about, description=_sentence(about)))
+    about = "what changed between two finished runs"
+    _add_diff(commands.add_parser("diff", help=about, description=_sentence(about)))
     return parser
 
 
@@ -140,6 +144,7 @@ def _add_task(parser: argparse.ArgumentParser, task: str) -> None:
     parser.add_argument(
         "--no-cache", action="store_true", help="share nothing between the harnesses: no score store, an engine each"
     )
+    _add_engines(parser)
     if task == "mmlu":
         parser.add_argument("--subjects", metavar="A,B,…", help="only these of the 57 subjects")
     if task == "wikitext":
@@ -153,6 +158,18 @@ def _add_task(parser: argparse.ArgumentParser, task: str) -> None:
     )
     _add_side(parser, "lm-eval")
     _add_side(parser, "inspect")
+
+
+def _add_engines(parser: argparse.ArgumentParser) -> None:
+    group = parser.add_argument_group("other engines, in place of --model on one side or both")
+    group.add_argument("--lm-eval-model", metavar="NAME", help="lm-eval's --model: local-completions, hf, vllm, …")
+    group.add_argument("--lm-eval-model-args", default="", metavar="K=V,…", help="lm-eval's --model_args for it")
+    about = (
+        "Inspect's --model, of a provider that returns prompt logprobs: openai-api-completions/…, vllm-completions/…"
+    )
+    group.add_argument("--inspect-model", metavar="PROVIDER/NAME", help=about)
+    about = "send that model this reference's token ids instead of text"
+    group.add_argument("--tokenizer", metavar="REF", help=about)
 
 
 def _add_side(parser: argparse.ArgumentParser, side: str) -> None:
@@ -227,6 +244,40 @@ def _add_agreement(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--out", type=Path, metavar="DIR", help="the report's folder (default: runs/agreement)")
 
 
+def _add_report(parser: argparse.ArgumentParser) -> None:
+    parser.set_defaults(run=_run_report)
+    parser.add_argument("folder", type=Path, metavar="RUN", help="the folder of a finished run")
+    about = "any of html, md, latex, plots, parquet, csv, json, separated by commas (default: all)"
+    parser.add_argument("--format", metavar="A,B,…", help=about)
+    parser.add_argument("--plots", action="store_true", help="the plots as SVG: short for --format plots")
+    parser.add_argument("--out", type=Path, metavar="DIR", help="write them there (default: into the run's folder)")
+
+
+def _add_diff(parser: argparse.ArgumentParser) -> None:
+    parser.set_defaults(run=_run_diff)
+    parser.add_argument("before", type=Path, metavar="RUN_A", help="the folder of a finished run")
+    parser.add_argument("after", type=Path, metavar="RUN_B", help="the folder of the run to hold against it")
+    about = "exit 1 when a score or the gap changed by more than X points; a point is 0.01"
+    parser.add_argument("--fail-over", type=_distance, metavar="X", help=about)
+    parser.add_argument("--out", type=Path, metavar="FILE", help="write it there too, as Markdown")
+
+
+def _run_report(parsed: argparse.Namespace) -> int:
+    from reconcile.report.folder import run_report
+    from reconcile.report.forms import FORMATS, checked_formats
+
+    asked = ",".join(text for text in (parsed.format, "plots" if parsed.plots else None) if text is not None)
+    return run_report(
+        parsed.folder, checked_formats(asked) if asked or parsed.format is not None else FORMATS, out=parsed.out
+    )
+
+
+def _run_diff(parsed: argparse.Namespace) -> int:
+    from reconcile.report.diff import run_diff
+
+    return run_diff(parsed.before, parsed.after, fail_over=parsed.fail_over, out=parsed.out)
+
+
 def _run_task(parsed: argparse.Namespace) -> int:
     options = _options(parsed)
     from reconcile.ledger_run import run_task
@@ -289,6 +340,10 @@ def _options(parsed: argparse.Namespace) -> RunOptions:
         lm_eval=lm_eval,
         inspect=inspect,
         fail_over=parsed.fail_over,
+        lm_eval_model=parsed.lm_eval_model,
+        lm_eval_model_args=parsed.lm_eval_model_args,
+        inspect_model=parsed.inspect_model,
+        tokenizer=parsed.tokenizer,
     )
 
 

@@ -5,7 +5,6 @@ nothing is read back here. Beside lm-eval's logs goes `requests.jsonl`, the toke
 """
 
 import inspect
-import json
 import logging
 import os
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -16,11 +15,12 @@ from typing import Any
 
 from llm.errors import InputError
 from llm.scoring.requests import Scorer, ScoreRequest, TokenScores
+from reconcile.engines import MAX_RETRIES, faults_of, open_inspect, open_lm_eval, without_secrets
 from reconcile.lm_eval_logs import TRACE_NAME
-from reconcile.log_values import pair_digest
 from reconcile.options import RunOptions
 from reconcile.progress import Progress, stderr_to
 from reconcile.runs import HarnessRun, Protocol, SampleRecord
+from reconcile.trace import trace_file
 
 OnScored = Callable[[Sequence[int], Sequence[TokenScores]], object]
 
@@ -106,7 +106,7 @@ def prepare_environment(options: RunOptions) -> None:
     os.environ.setdefault("TQDM_DISABLE", "1")
     os.environ.setdefault("HF_DATASETS_DISABLE_PROGRESS_BARS", "1")
     os.environ.setdefault("TOKENIZERS_PARALLELISM", "false")
-    if options.data != "hub" and not _is_remote(options.model):
+    if options.data != "hub" and not options.engines and not _is_remote(options.model):
         for name in ("HF_HUB_OFFLINE", "HF_DATASETS_OFFLINE"):
             os.environ.setdefault(name, "1")
 
@@ -159,17 +159,17 @@ def expected_requests(options: RunOptions, protocol: Protocol) -> int | None:
     return sum(len(item.choices) for item in items) * (2 if protocol.normalisation == "pmi" else 1)
 
 
-def run_lm_eval(loaded: LoadedModel, options: RunOptions, folder: Path) -> None:
+def run_lm_eval(loaded: LoadedModel | None, options: RunOptions, folder: Path) -> None:
     """lm-eval's evaluator over its task definitions; its results, samples and the trace go to `folder`.
 
     Raises:
         InputError: the task cannot be run so, or nothing was written.
     """
     folder.mkdir(parents=True, exist_ok=True)
-    loaded.lm_eval.expect(expected_requests(options, options.lm_eval))
+    if loaded is not None:
+        loaded.lm_eval.expect(expected_requests(options, options.lm_eval))
     with stderr_to(folder / "stderr.txt"), _quiet_logger("lm_eval"):
         from llm.evaluation.harness.adapter import build_task_dict
-        from llm.evaluation.harness.lm_eval_lm import LlamaLmEvalLM
 
         protocol = options.lm_eval
         tasks = build_task_dict(
@@ -183,18 +183,29 @@ def run_lm_eval(loaded: LoadedModel, options: RunOptions, folder: Path) -> None:
             render=_renderer(protocol),
             folder=folder / "tasks",
         )
-        with _trace_file(folder / TRACE_NAME) as trace:
-            lm = LlamaLmEvalLM(
-                loaded.model,
-                loaded.tokenizer,
-                scorer=loaded.lm_eval,
-                logits_dtype=options.logits_dtype,
-                trace=trace,
-                name=options.model,
-            )
-            _evaluate(lm, tasks, options, folder)
+        with trace_file(folder / TRACE_NAME) as trace:
+            if options.lm_eval_model is None:
+                _evaluate(_decoder_lm(loaded, options, trace), tasks, options, folder)
+            else:
+                lm = open_lm_eval(options.lm_eval_model, options.lm_eval_model_args, trace)
+                with faults_of(f"lm-eval's run of {options.lm_eval_model}"):
+                    _evaluate(lm, tasks, options, folder)
     if not list(folder.glob("results_*.json")):
         raise InputError(f"lm-eval wrote no results to {folder}: see {folder / 'stderr.txt'}")
+
+
+def _decoder_lm(loaded: LoadedModel | None, options: RunOptions, trace: Any) -> Any:
+    from llm.evaluation.harness.lm_eval_lm import LlamaLmEvalLM
+
+    assert loaded is not None
+    return LlamaLmEvalLM(
+        loaded.model,
+        loaded.tokenizer,
+        scorer=loaded.lm_eval,
+        logits_dtype=options.logits_dtype,
+        trace=trace,
+        name=options.model,
+    )
 
 
 def _evaluate(lm: Any, tasks: Any, options: RunOptions, folder: Path) -> None:
@@ -204,7 +215,9 @@ def _evaluate(lm: Any, tasks: Any, options: RunOptions, folder: Path) -> None:
     tracker = EvaluationTracker(output_path=str(folder / "results.json"))
     results = simple_evaluate(
         model=lm,
-        model_args={"pretrained": options.model},
+        model_args=without_secrets(options.lm_eval_model_args)
+        if options.lm_eval_model is not None
+        else {"pretrained": options.model},
         tasks=tasks.tasks,
         task_manager=tasks.task_manager,
         limit=options.limit,
@@ -240,42 +253,9 @@ def _quiet_logger(name: str) -> Iterator[None]:
         logger.setLevel(level)
 
 
-@contextmanager
-def _trace_file(path: Path) -> Iterator[Any]:
-    """A trace that keeps, for each pair of texts, what `DocReader` reads: digest, token count, cuts.
-
-    A page scored in several windows is one line: its tokens and nats are summed, its windows counted.
-    """
-    lines: dict[str, dict[str, Any]] = {}
-
-    def trace(traced: Any) -> None:
-        name = pair_digest(traced.context, traced.continuation)
-        scored = len(traced.request.continuation_ids)
-        if traced.kind == "loglikelihood":
-            lines[name] = {
-                "pair": name,
-                "request": traced.request.digest,
-                "num_tokens": scored,
-                "num_truncated": traced.num_truncated,
-                "split": traced.split,
-            }
-            return
-        line = lines.setdefault(
-            name, {"pair": name, "index": traced.index, "num_tokens": 0, "num_windows": 0, "requests": []}
-        )
-        if line["index"] != traced.index:  # a copy of a page that was traced already
-            return
-        line["num_tokens"] += scored
-        line["num_windows"] += 1
-        line["requests"].append(traced.request.digest)
-
-    yield trace
-    with path.open("w", encoding="utf-8") as file:
-        for line in lines.values():
-            file.write(json.dumps(line) + "\n")
-
-
-def run_inspect(loaded: LoadedModel, options: RunOptions, folder: Path, *, protocol: Protocol | None = None) -> Path:
+def run_inspect(
+    loaded: LoadedModel | None, options: RunOptions, folder: Path, *, protocol: Protocol | None = None
+) -> Path:
     """Inspect's own `eval` over this project's task; returns the log it wrote to `folder`.
 
     `protocol` replaces the options' for a further run of the same items.
@@ -284,36 +264,46 @@ def run_inspect(loaded: LoadedModel, options: RunOptions, folder: Path, *, proto
         InputError: the task cannot be run so, or it did not succeed.
     """
     folder.mkdir(parents=True, exist_ok=True)
-    loaded.inspect.expect(expected_requests(options, protocol or options.inspect))
-    with stderr_to(folder / "stderr.txt"):
+    if loaded is not None:
+        loaded.inspect.expect(expected_requests(options, protocol or options.inspect))
+    with stderr_to(folder / "stderr.txt"), _inspect_model(loaded, options) as (model, settings):
         from inspect_ai import eval as inspect_eval
 
-        from providers.inspect_decoder import forget_loaded, register_loaded
-
-        name = register_loaded(
-            options.model,
-            model=loaded.model,
-            tokenizer=loaded.tokenizer,
-            scorer=loaded.inspect,
-            logits_dtype=options.logits_dtype,
-        )
-        try:
-            logs = inspect_eval(
-                _inspect_task(options, protocol or options.inspect),
-                model=name,
-                model_args={"logits_dtype": options.logits_dtype},
-                log_dir=str(folder),
-                log_format="eval",
-                display="none",
-                sample_shuffle=None if options.cache else _SHUFFLE_SEED,
-            )
-        finally:
-            forget_loaded(options.model)
-    log = logs[0]
+        log = inspect_eval(
+            _inspect_task(options, protocol or options.inspect),
+            model=model,
+            log_dir=str(folder),
+            log_format="eval",
+            display="none",
+            sample_shuffle=None if options.cache else _SHUFFLE_SEED,
+            **settings,
+        )[0]
     if log.status != "success":
         reason = log.error.message if log.error is not None else log.status
         raise InputError(f"Inspect's run ended as {log.status}: {reason}")
     return Path(log.location)
+
+
+@contextmanager
+def _inspect_model(loaded: LoadedModel | None, options: RunOptions) -> Iterator[tuple[Any, dict[str, Any]]]:
+    """What to evaluate, and how: the decoder, or another engine, whose failed samples are counted and left out."""
+    if options.inspect_model is not None:
+        yield open_inspect(options.inspect_model), {"fail_on_error": False, "max_retries": MAX_RETRIES}
+        return
+    from providers.inspect_decoder import forget_loaded, register_loaded
+
+    assert loaded is not None
+    name = register_loaded(
+        options.model,
+        model=loaded.model,
+        tokenizer=loaded.tokenizer,
+        scorer=loaded.inspect,
+        logits_dtype=options.logits_dtype,
+    )
+    try:
+        yield name, {"model_args": {"logits_dtype": options.logits_dtype}}
+    finally:
+        forget_loaded(options.model)
 
 
 def _inspect_task(options: RunOptions, protocol: Protocol) -> Any:
@@ -333,6 +323,7 @@ def _inspect_task(options: RunOptions, protocol: Protocol) -> Any:
         "tie_atol": protocol.tie_atol,
         "readout": protocol.readout,
         "unconditional": needs_unconditional(options),
+        "tokenizer": options.tokenizer if options.inspect_model is not None else None,
     }
     if options.task == "mmlu":
         from tasks.mmlu import mmlu

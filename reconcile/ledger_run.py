@@ -10,6 +10,7 @@ from importlib import metadata
 from pathlib import Path
 
 from llm.errors import InputError
+from reconcile.engines import without_secrets
 from reconcile.ledger import Ledger
 from reconcile.options import RunOptions
 from reconcile.page_ledger import PageLedger
@@ -30,8 +31,8 @@ class FinishedRun:
     lm_eval: HarnessRun
     inspect: HarnessRun
     inspect_loglikelihood: HarnessRun | None
-    model_fingerprint: str
-    dtype: str
+    model_fingerprint: str | None
+    dtype: str | None
 
 
 def run_task(options: RunOptions) -> int:
@@ -41,14 +42,22 @@ def run_task(options: RunOptions) -> int:
         InputError: anything that was asked for cannot be done.
     """
     progress = Progress()
-    progress.say(f"reconcile {options.task}: model {options.model}, data {options.data}")
+    progress.say(f"reconcile {options.task}: model {options.models}, data {options.data}")
     check(options)
     with working_folder(options.folder()) as folder:
         finished = _run_harnesses(options, folder, progress)
         facts = _facts(options, finished)
         progress.say("accounting for the gap")
+        from reconcile.report.records import RECORDS_NAME, Recorded, write_records
         from reconcile.report.writing import print_report, write_report
 
+        runs = Recorded(
+            facts=facts,
+            lm_eval=finished.lm_eval,
+            inspect=finished.inspect,
+            inspect_loglikelihood=finished.inspect_loglikelihood,
+        )
+        write_records(folder / RECORDS_NAME, runs)
         ledger = _account(finished)
         report = write_report(folder, ledger, facts)
     print_report(report, options.folder())
@@ -69,12 +78,17 @@ def check(options: RunOptions) -> None:
     from llm.models import resolve_ref
     from reconcile.run_folder import check_place
 
-    resolve_ref(options.model)
+    if options.uses_decoder:
+        resolve_ref(options.model)
     validate(options.task, options.source, subjects=options.subjects)
     _check_shots(options)
     check_place(options.folder())
     for package, extra in (("lm_eval", "lm-eval"), ("inspect_ai", "inspect")):
         _require(package, extra)
+    if options.engines:
+        from reconcile.engines import check_engines
+
+        check_engines(options.lm_eval_model, options.inspect_model)
 
 
 def _check_shots(options: RunOptions) -> None:
@@ -103,8 +117,10 @@ def _run_harnesses(options: RunOptions, folder: Path, progress: Progress) -> Fin
     from reconcile.logs import read_inspect_run, read_lm_eval_run
 
     harnesses.prepare_environment(options)
-    progress.say("loading the model")
-    loaded = harnesses.load(options, progress)
+    loaded = None
+    if options.uses_decoder:
+        progress.say("loading the model")
+        loaded = harnesses.load(options, progress)
     progress.begin("lm-eval is scoring")
     harnesses.run_lm_eval(loaded, options, folder / "lm_eval")
     progress.begin("Inspect is scoring")
@@ -119,13 +135,13 @@ def _run_harnesses(options: RunOptions, folder: Path, progress: Progress) -> Fin
         "lm_eval": read_lm_eval_run(folder / "lm_eval", metric=_logged_metric(options), protocol=options.lm_eval),
         "inspect": read_inspect_run(log, protocol=options.inspect),
     }
-    if harnesses.needs_unconditional(options):
+    if loaded is not None and harnesses.needs_unconditional(options):
         runs = {side: harnesses.fill_unconditional(run, loaded) for side, run in runs.items()}
     return FinishedRun(
         **runs,
         inspect_loglikelihood=None if likelihoods is None else read_inspect_run(likelihoods),
-        model_fingerprint=loaded.fingerprint,
-        dtype=loaded.dtype,
+        model_fingerprint=None if loaded is None else loaded.fingerprint,
+        dtype=None if loaded is None else loaded.dtype,
     )
 
 
@@ -155,17 +171,17 @@ def _facts(options: RunOptions, finished: FinishedRun) -> RunFacts:
 
     return RunFacts(
         task=options.task,
-        model=options.model,
+        model=options.models,
         model_fingerprint=finished.model_fingerprint,
         dtype=finished.dtype,
-        logits_dtype=options.logits_dtype,
+        logits_dtype=options.logits_dtype if options.uses_decoder else None,
         data=options.data,
         data_fingerprint=data_fingerprint(options.task, options.source, subjects=options.subjects),
         limit=options.limit,
         seed=options.seed,
-        shared_store=options.cache,
+        shared_store=options.cache and not options.engines,
         versions=installed_versions(),
-        command=shlex.join(["python", "-m", "reconcile", *sys.argv[1:]]),
+        command=without_secrets(shlex.join(["python", "-m", "reconcile", *sys.argv[1:]])),
     )
 
 

@@ -46,7 +46,8 @@ class RunOptions:
 
     `limit` is per sub-task, as lm-eval counts it. `cache` False means that nothing is shared between the two
     harnesses: no score store, an engine each. `out` None means a folder under runs/ named after what was asked.
-    `fail_over` is the |gap| above which the exit code is 1 whatever else.
+    `fail_over` is the |gap| above which the exit code is 1 whatever else. `lm_eval_model` and `inspect_model` name
+    models of the harnesses' own in place of the decoder; `tokenizer` is whose ids go to the latter instead of text.
     """
 
     task: Task
@@ -64,6 +65,10 @@ class RunOptions:
     lm_eval: Protocol
     inspect: Protocol
     fail_over: float | None = None
+    lm_eval_model: str | None = None
+    lm_eval_model_args: str = ""
+    inspect_model: str | None = None
+    tokenizer: str | None = None
 
     def __post_init__(self) -> None:
         if self.limit is not None and self.limit < 1:
@@ -72,6 +77,32 @@ class RunOptions:
             raise InputError(
                 "--inspect-readout generate reads answers to Inspect's own template: leave out --inspect-template"
             )
+        if self.lm_eval_model_args and self.lm_eval_model is None:
+            raise InputError("--lm-eval-model-args without a model: name it with --lm-eval-model")
+        if self.tokenizer is not None and self.inspect_model is None:
+            raise InputError("--tokenizer is for an --inspect-model: the decoder has its own")
+        if self.engines and "pmi" in (self.lm_eval.normalisation, self.inspect.normalisation):
+            raise InputError(
+                "normalisation pmi needs the decoder on both sides: leave out --lm-eval-model and --inspect-model"
+            )
+
+    @property
+    def engines(self) -> tuple[str, ...]:
+        """The models of the harnesses' own that stand in place of the decoder."""
+        return tuple(name for name in (self.lm_eval_model, self.inspect_model) if name is not None)
+
+    @property
+    def uses_decoder(self) -> bool:
+        """Whether either side is this project's decoder."""
+        return len(self.engines) < 2
+
+    @property
+    def models(self) -> str:
+        """What a report calls the model: the decoder's reference, or what stands behind either harness."""
+        if not self.engines:
+            return self.model
+        sides = (self.lm_eval_model or self.model, self.inspect_model or self.model)
+        return f"{sides[0]} (lm-eval) and {sides[1]} (Inspect)"
 
     @property
     def source(self) -> str:
