@@ -94,8 +94,7 @@ def say(script_text: str, tokenizer, *, extra: list[int] | None = None, prompt: 
 # -- the same in any company ---------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("num_threads", [1, 2])
-@pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
+@pytest.mark.parametrize(("dtype", "num_threads"), [("float32", 1), ("float32", 2), ("bfloat16", 2)])
 def test_p10_p37_p45_company_changes_nothing(tiny_checkpoint, dtype, num_threads):
     model, tokenizer = load_model(str(tiny_checkpoint), dtype=dtype, device="cpu")
     requests = mixed_requests()
@@ -120,12 +119,11 @@ def test_default_model_solo_equals_batch_and_forward(default_model):
         for question in QUESTIONS
     ]
     requests = [
-        GenerationRequest(prompt_ids=tuple(ids), max_new_tokens=6 + index, num_top_logprobs=2)
+        GenerationRequest(prompt_ids=tuple(ids), max_new_tokens=3 + index, num_top_logprobs=2)
         for index, ids in enumerate(chats)
     ]
     together = generate(model, tokenizer, requests)
-    for index in (1, 4):
-        assert generate(model, tokenizer, [requests[index]]) == [together[index]]
+    assert generate(model, tokenizer, [requests[3]]) == [together[3]]
     by_forward = generate(Whole(model), tokenizer, [requests[2]])[0]
     assert by_forward.token_ids == together[2].token_ids
     assert by_forward.logprobs == pytest.approx(together[2].logprobs, abs=2e-4)
@@ -157,13 +155,13 @@ def test_a_module_without_layers_decodes_by_whole_passes(tiny):
         assert [len(top) for top in one.top] == [len(top) for top in other.top]
 
 
-@pytest.mark.parametrize("window", [1, 40, 64, 100])
+@pytest.mark.parametrize("window", [1, 40, 64])
 def test_p54_a_sliding_window_is_kept_while_decoding(tiny, window):
     model, tokenizer = tiny
     windowed = DecoderModel(dataclasses.replace(model.config, sliding_window=window))
     windowed.load_state_dict(model.state_dict())
     prompts = [random_ids(length, seed=length) for length in (20, 70, 150)]
-    requests = [GenerationRequest(prompt_ids=prompt, max_new_tokens=90) for prompt in prompts]
+    requests = [GenerationRequest(prompt_ids=prompt, max_new_tokens=60) for prompt in prompts]
     found = generate(windowed, tokenizer, requests)
     wanted = generate(Whole(windowed), tokenizer, requests)
     for one, other, full in zip(found, wanted, generate(model, tokenizer, requests), strict=True):

@@ -96,19 +96,21 @@ class DecodingBatch:
         """Waiting rows that fit now, in their order, with tiles for their prompts."""
         entering: list[Row] = []
         reserved = sum(tiles_for(row.longest) for row in self._rows)
-        while self._waiting and len(self._rows) < self._batch_size:
+        while self._waiting and len(self._rows) + len(entering) < self._batch_size:
             row = self._waiting[0]
-            reserved += tiles_for(row.longest)
-            if self._rows and reserved > self._most_tiles:
-                break
-            self._waiting.popleft()
             if (generation := row.at_limit()) is not None:
-                finished.append((row.ticket, generation))
+                finished.append((self._waiting.popleft().ticket, generation))
                 continue
-            row.tiles = self._pool.take(tiles_for(len(row.prompt)))
-            self._rows.append(row)
+            if (self._rows or entering) and reserved + tiles_for(row.longest) > self._most_tiles:
+                break
+            reserved += tiles_for(row.longest)
+            entering.append(self._waiting.popleft())
+        if entering:
+            self._pool.reserve(reserved + (len(self._leftover.tiles) if self._leftover else 0))
             self._placement = None
-            entering.append(row)
+        for row in entering:
+            row.tiles = self._pool.take(tiles_for(len(row.prompt)))
+        self._rows += entering
         return entering
 
     def _read_prompts(self, entering: Sequence[Row]) -> Tensor:

@@ -69,14 +69,19 @@ class TilePool:
         """(N, TILE), a view: what layers with this window add to scores."""
         return self._bias[self._kinds.index(window)]
 
+    def reserve(self, count: int) -> None:
+        """Make room for that many tiles in all, so that taking them one by one copies nothing."""
+        if count >= self._store.shape[2]:
+            self._grow(count + 1 - self._store.shape[2])
+
     def take(self, count: int) -> list[int]:
         """That many tiles, zeroed and wholly hidden: nothing of an earlier owner, a NaN above all, shines through."""
         if count > len(self._free):
             self._grow(count - len(self._free))
         tiles = [heapq.heappop(self._free) for _ in range(count)]
-        if tiles:
-            self._store[:, :, tiles] = 0.0
-            self._bias[:, tiles] = HIDDEN
+        for tile in tiles:
+            self._store[:, :, tile].zero_()
+            self._bias[:, tile] = HIDDEN
         return tiles
 
     def give_back(self, tiles: Sequence[int]) -> None:
