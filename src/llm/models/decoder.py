@@ -158,9 +158,12 @@ class DecoderModel(nn.Module):
             x = layer(x, rotation, index, attend, keep if index == last else None)
         return self.norm(x)
 
-    def project(self, hidden: Tensor) -> Tensor:
-        """Logits (N, V) of hidden states (N, hidden)."""
-        return self.lm_head(hidden)
+    def project(self, hidden: Tensor, first: int = 0, last: int | None = None) -> Tensor:
+        """Logits (N, last - first) of hidden states (N, hidden) for vocabulary ids first … last - 1, all by default.
+
+        They are computed in the dtype of `hidden`, to which narrower weights are cast.
+        """
+        return linear(hidden, self.lm_head.weight[first:last].to(hidden.dtype))
 
     def forward(self, input_ids: Tensor) -> Tensor:
         """Logits (B, T, V) of ids (B, T), each row causal from position 0: the plain reference path."""

@@ -1,9 +1,101 @@
-"""The matrix products of a decoder; which kernel serves them is chosen here, once."""
+"""The matrix products of a decoder; which kernel serves them is chosen here, once a process and dtype.
+
+Which CPU kernel is fastest differs by machine: torch's own product, oneDNN's, or, for 16-bit weights on processors
+without 16-bit arithmetic, the float32 product of their exact float32 values (accumulated in float32, rounded once:
+the same semantics). The choice is timed on the first weight large enough, and torch's own is kept unless another is
+clearly faster. It never depends on the number of rows. Reduced-precision float32 modes are not float32: what computes
+scores does so under `full_precision`.
+"""
+
+import contextlib
+import time
+from collections.abc import Callable, Iterator
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
+
+Product = Callable[[Tensor, Tensor, Tensor | None], Tensor]
+
+CLEARLY = 0.85
+"""Another kernel replaces torch's own when it needs less than this share of its time."""
+_PROBE_ROWS = 512
+_PROBE_ELEMENTS = 100_000
+_PROBE_REPEATS = 5
 
 
 def linear(x: Tensor, weight: Tensor, bias: Tensor | None = None) -> Tensor:
     """`x @ weight.T + bias` for x of shape (T, in) and weight of shape (out, in); dtype of x."""
-    return torch.nn.functional.linear(x, weight, bias)
+    if x.device.type != "cpu":
+        return torch.nn.functional.linear(x, weight, bias)
+    return _PRODUCTS[_CHOSEN.get(x.dtype) or _choose(weight)](x, weight, bias)
+
+
+def chosen_product(model: nn.Module) -> str:
+    """The kernel that serves the model's products, chosen now if it was not yet; "torch" anywhere but on the CPU."""
+    matrices = [p for p in model.parameters() if p.ndim == 2 and p.numel() >= _PROBE_ELEMENTS]
+    if not matrices or matrices[0].device.type != "cpu":
+        return "torch"
+    middle = sorted(matrices, key=Tensor.numel)[len(matrices) // 2]
+    return _CHOSEN.get(middle.dtype) or _choose(middle)
+
+
+@contextlib.contextmanager
+def full_precision() -> Iterator[None]:
+    """Float32 products in float32, whatever faster mode the process has switched on; put back afterwards."""
+    before = torch.get_float32_matmul_precision()
+    torch.set_float32_matmul_precision("highest")
+    try:
+        yield
+    finally:
+        torch.set_float32_matmul_precision(before)
+
+
+def _onednn(x: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:
+    return torch.ops.mkldnn._linear_pointwise(x, weight, bias, "none", [], "")
+
+
+def _via_float32(x: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:
+    wide = torch.nn.functional.linear(x.float(), weight.float(), None if bias is None else bias.float())
+    return wide.to(x.dtype)
+
+
+_PRODUCTS: dict[str, Product] = {
+    "torch": torch.nn.functional.linear,
+    "onednn": _onednn,
+    "float32": _via_float32,
+}
+_CHOSEN: dict[torch.dtype, str] = {}
+
+
+def _choose(weight: Tensor) -> str:
+    """The kernel for products with weights of this dtype; remembered if the weight is large enough to tell."""
+    if weight.numel() < _PROBE_ELEMENTS:
+        return "torch"
+    rows = max(64, min(_PROBE_ROWS, 2**31 // weight.numel()))
+    x = torch.ones(rows, weight.shape[1], dtype=weight.dtype)
+    names = ["torch", "onednn"] if weight.dtype == torch.float32 else ["torch", "float32"]
+    with torch.inference_mode():
+        kernels = {name: _PRODUCTS[name] for name in names if _works(_PRODUCTS[name], x, weight)}
+        seconds = _seconds(kernels, x, weight)
+    best = min(seconds, key=lambda name: seconds[name])
+    _CHOSEN[weight.dtype] = best if seconds[best] < CLEARLY * seconds["torch"] else "torch"
+    return _CHOSEN[weight.dtype]
+
+
+def _works(product: Product, x: Tensor, weight: Tensor) -> bool:
+    try:
+        product(x[:1], weight, None)
+    except (RuntimeError, AttributeError, NotImplementedError):
+        return False
+    return True
+
+
+def _seconds(kernels: dict[str, Product], x: Tensor, weight: Tensor) -> dict[str, float]:
+    """Each kernel's fastest run of a few, taken in turns so that a busy machine does not decide."""
+    times = {name: float("inf") for name in kernels}
+    for _ in range(_PROBE_REPEATS):
+        for name, product in kernels.items():
+            began = time.perf_counter()
+            product(x, weight, None)
+            times[name] = min(times[name], time.perf_counter() - began)
+    return times

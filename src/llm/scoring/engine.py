@@ -17,11 +17,13 @@ import torch
 from torch import Tensor
 
 from llm.errors import InputError
+from llm.models.products import chosen_product, full_precision
 from llm.scoring.attention import attend
 from llm.scoring.key_values import KeyValuePool
+from llm.scoring.memory import keep_freed_memory
 from llm.scoring.plain import scores_from
 from llm.scoring.prefix_tree import Pack, PrefixTree
-from llm.scoring.readout import LogitsDtype, Readout, read_out
+from llm.scoring.readout import LogitsDtype, empty_readout, head_of, read_out
 from llm.scoring.requests import ScoreRequest, TokenScores
 from llm.scoring.spans import Plan, Queries, plan
 
@@ -48,8 +50,6 @@ class ScoringEngine:
     tokens go through the layers together: it bounds activations, and with the longest sequence the keys and values.
     """
 
-    version = VERSION
-
     def __init__(self, model: Any, *, logits_dtype: LogitsDtype = "float32", pack_tokens: int = 1024) -> None:
         if pack_tokens < 1:
             raise InputError(f"pack_tokens is {pack_tokens}: give at least 1")
@@ -57,6 +57,13 @@ class ScoringEngine:
         self.logits_dtype: LogitsDtype = logits_dtype
         self.pack_tokens = pack_tokens
         self.stats = EngineStats()
+        keep_freed_memory()
+        self._product = chosen_product(model)
+
+    @property
+    def version(self) -> str:
+        """What beside model and dtypes decides a score's last bits: the engine's arithmetic, torch and its kernels."""
+        return f"engine {VERSION}, torch {torch.__version__}, {self._product} products"
 
     def score(
         self, requests: Sequence[ScoreRequest], *, top_k: int = 0, on_scored: OnScored | None = None
@@ -68,7 +75,7 @@ class ScoringEngine:
         """
         began = time.perf_counter()
         job = _Job(self, requests, top_k, on_scored)
-        with torch.inference_mode():
+        with torch.inference_mode(), full_precision():
             job.run()
         self.stats.seconds += time.perf_counter() - began
         return job.results()
@@ -82,6 +89,7 @@ class _Job:
     ) -> None:
         self.engine, self.model, self.top_k = engine, engine.model, top_k
         self.on_scored = on_scored
+        self.head = head_of(engine.model, engine.logits_dtype)
         self.places: dict[ScoreRequest, list[int]] = {}
         for index, request in enumerate(requests):
             self.places.setdefault(request, []).append(index)
@@ -127,16 +135,8 @@ class _Job:
         """Score the pack's positions and answer the requests that are complete by then."""
         rows, targets = self.targets.pairs_in(pack)
         if len(rows):
-            self.targets.take(
-                read_out(
-                    self.model.project,
-                    hidden,
-                    torch.from_numpy(rows),
-                    torch.from_numpy(targets),
-                    logits_dtype=self.engine.logits_dtype,
-                    top_k=self.top_k,
-                )
-            )
+            pairs = torch.from_numpy(rows), torch.from_numpy(targets)
+            self.targets.found.extend(read_out(self.head, hidden, *pairs, top_k=self.top_k))
         self._answer(self.targets.complete(pack.first + len(pack.ids)))
 
     def _answer(self, answers: list[tuple[ScoreRequest, TokenScores]]) -> None:
@@ -180,7 +180,7 @@ class _Targets:
         self.rows = np.unique(self.flats)
         self.waiting = sorted(range(len(requests)), key=lambda number: flats[number][-1], reverse=True)
         self.last_flat = [flat[-1] for flat in flats]
-        self.found = Readout(logprobs=[], is_greedy=[], ranks=[], top=[])
+        self.found = empty_readout()
 
     def rows_in(self, pack: Pack) -> np.ndarray:
         """The pack's scored rows, counted from its first token."""
@@ -190,12 +190,6 @@ class _Targets:
         """(number of the scored row within the pack's scored rows, target token) of the pack's pairs."""
         flats = _between(self.flats, self.flats, pack)
         return np.searchsorted(self.rows_in(pack) + pack.first, flats), _between(self.tokens, self.flats, pack)
-
-    def take(self, found: Readout) -> None:
-        self.found.logprobs.extend(found.logprobs)
-        self.found.is_greedy.extend(found.is_greedy)
-        self.found.ranks.extend(found.ranks)
-        self.found.top.extend(found.top)
 
     def complete(self, flat: int) -> list[tuple[ScoreRequest, TokenScores]]:
         """The requests all of whose positions lie before flat index `flat`, and not handed out before."""

@@ -9,7 +9,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from llm.scoring.readout import LogitsDtype, Readout, read_out
+from llm.scoring.readout import Head, LogitsDtype, Readout, read_out
 from llm.scoring.requests import Scorer, ScoreRequest, TokenScores
 
 
@@ -35,9 +35,13 @@ class PlainScorer:
         device = next(self.model.parameters()).device
         ids = torch.tensor([(request.context_ids + request.continuation_ids)[:-1]], device=device)
         logits = _logits_of(self.model(ids))[0, len(request.context_ids) - 1 :]
+        head = Head(
+            project=lambda block, first, last: block[:, first:last],
+            vocab_size=logits.shape[-1],
+            logits_dtype=self.logits_dtype,
+        )
         rows = torch.arange(len(request.continuation_ids))
-        targets = torch.tensor(request.continuation_ids)
-        found = read_out(lambda block: block, logits, rows, targets, logits_dtype=self.logits_dtype, top_k=top_k)
+        found = read_out(head, logits, rows, torch.tensor(request.continuation_ids), top_k=top_k)
         return scores_from(found, range(len(request.continuation_ids)))
 
 
