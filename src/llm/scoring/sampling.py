@@ -71,9 +71,8 @@ def choose(logits: Tensor, choosers: Sequence[Chooser], undecodable: Tensor | No
     """
     logprobs = logits.float().log_softmax(dim=-1)
     allowed = logprobs if undecodable is None else logprobs.masked_fill(undecodable, -torch.inf)
-    picked = allowed.argmax(dim=-1)
-    tokens = picked.tolist()
-    own = logprobs.gather(-1, picked[:, None])[:, 0].tolist()
+    tokens = _best(allowed)
+    own = logprobs[range(len(tokens)), tokens].tolist()
     choices = []
     for row, chooser in enumerate(choosers):
         token, logprob = tokens[row], own[row]
@@ -83,6 +82,13 @@ def choose(logits: Tensor, choosers: Sequence[Chooser], undecodable: Tensor | No
         top = _alternatives(allowed[row], chooser.request.num_top_logprobs)
         choices.append(Choice(token=token, logprob=min(logprob, 0.0) if logprob == logprob else logprob, top=top))
     return choices
+
+
+def _best(logprobs: Tensor) -> list[int]:
+    """Each row's most likely token, the first of equals. NumPy's search is the faster one by an order of magnitude."""
+    if logprobs.device.type == "cpu":
+        return [int(token) for token in logprobs.numpy().argmax(axis=-1)]
+    return [int(token) for token in logprobs.argmax(dim=-1)]
 
 
 def _alternatives(logprobs: Tensor, count: int) -> tuple[tuple[int, float], ...]:
