@@ -17,7 +17,7 @@ Trace = Callable[["SentRequest"], object]
 
 _SECRET = re.compile(r"((?:auth_token|api_key|token|password|header)=)[^,\s]+", re.IGNORECASE)
 
-MAX_RETRIES = 5
+MAX_RETRIES = 4
 """Of a call that Inspect makes to a server: it would go on for ever."""
 
 
@@ -49,8 +49,8 @@ def faults_of(what: str) -> Iterator[None]:
     except (InputError, KeyboardInterrupt):
         raise
     except Exception as error:  # a server that is not there, a wrong argument: each engine has its own exceptions
-        lines = str(error).strip().splitlines()
-        reason = without_secrets(lines[0][:300]) if lines else "no reason given"
+        said = re.sub(r"\[/?\w+\]", "", " ".join(str(error).split()))  # Inspect marks words up as [bold]…[/bold]
+        reason = without_secrets(said)[:300] or "no reason given"
         raise InputError(f"{what} failed, {type(error).__name__}: {reason}") from error
 
 

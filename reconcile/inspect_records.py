@@ -102,6 +102,8 @@ def _continuations(sample: Any, scored: Any) -> list[Mapping[str, Any]]:
 def _scores(
     sample: Any, continuations: Sequence[Mapping[str, Any]], about: Mapping[str, Any]
 ) -> tuple[ChoiceScore, ...]:
+    if not continuations:  # generated, or the sample failed before anything was scored
+        return ()
     texts = about.get("choice_texts") or [str(entry.get("text", "")).removeprefix(" ") for entry in continuations]
     if len(texts) != len(continuations):
         raise InputError(f"sample {sample.id} logs {len(continuations)} continuations for {len(texts)} choice texts")
