@@ -25,7 +25,7 @@ MANY = 3 * GRAIN
 """From this many queries on, a span they share is one call."""
 
 
-@dataclass(frozen=True, kw_only=True)
+@dataclass(frozen=True)
 class Queries:
     """The queries of one chunk: their ascending `positions` (n,), their row numbers in q (n,) and `path`, the slots of
     the keys at positions 0 … path.size - 1, which is at least the last query's position + 1.
