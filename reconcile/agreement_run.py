@@ -12,11 +12,14 @@ from reconcile.ledger_run import check, run_task
 from reconcile.library import account
 from reconcile.logs import read_inspect_run, read_lm_eval_run
 from reconcile.options import RunOptions
+from reconcile.page_ledger import PageLedger
 from reconcile.progress import Progress
 from reconcile.ranking import ModelCredits, Ranking, rank_models
 from reconcile.report.document import write_document
 from reconcile.report.markdown import as_markdown
+from reconcile.report.ranking_page import write_ranking_forms
 from reconcile.report.ranking_sections import ranking_sections
+from reconcile.report.records import RECORDS_NAME, read_records
 from reconcile.report.terminal import make_console, print_sections
 from reconcile.run_folder import DOCUMENT_NAME, check_place, working_folder
 
@@ -43,6 +46,7 @@ def run_agreement(runs: Sequence[Path], *, out: Path | None, seed: int) -> int:
     with working_folder(folder) as partial:
         write_document(partial / DOCUMENT_NAME, _document(ranking, runs))
         (partial / "report.md").write_text(as_markdown(_TITLE, sections), encoding="utf-8")
+        write_ranking_forms(partial, _TITLE, sections, ranking, models)
     console = make_console()
     print_sections(console, _TITLE, sections)
     console.print(f"\nFull report: {folder / 'report.md'}", soft_wrap=True)
@@ -59,11 +63,14 @@ def run_models(asked: Sequence[RunOptions]) -> list[Path]:
 
 
 def read_run(folder: Path) -> Ledger:
-    """The ledger of a finished run's own logs.
+    """The ledger of a finished run, from its records, else from its harnesses' own logs.
 
     Raises:
         InputError: the folder is no multiple-choice run.
     """
+    if (folder / RECORDS_NAME).is_file():
+        recorded = read_records(folder / RECORDS_NAME)
+        return _choices(account(recorded.lm_eval, recorded.inspect, recorded.inspect_loglikelihood), folder)
     if not (folder / "lm_eval").is_dir() or not (folder / "inspect").is_dir():
         raise InputError(f"{folder} is not the folder of a finished run: it lacks lm_eval/ or inspect/")
     likelihoods = folder / "inspect_loglikelihood"
@@ -72,6 +79,10 @@ def read_run(folder: Path) -> Ledger:
         read_inspect_run(folder / "inspect"),
         read_inspect_run(likelihoods) if likelihoods.is_dir() else None,
     )
+    return _choices(ledger, folder)
+
+
+def _choices(ledger: Ledger | PageLedger, folder: Path) -> Ledger:
     if not isinstance(ledger, Ledger):
         raise InputError(f"{folder} scores pages: agreement compares multiple-choice runs")
     return ledger

@@ -153,12 +153,13 @@ def read_document(folder: Path) -> dict[str, Any]:
 def verdict(found: RunDiff, fail_over: float | None) -> str:
     """The one line for CI."""
     largest, cause = found.largest, _cause(found)
-    change = f"{largest.name} changed most, by {_points(largest.difference)}"
-    told = change if found.points > _SLACK else "no score changed"
+    told = f"Largest change: {largest.name}, {_points(largest.difference)}"
+    if found.points <= _SLACK:
+        told = "No score changed"
     if fail_over is None:
-        return f"{told[0].upper()}{told[1:]}{cause}."
+        return f"{told}{cause}."
     side = "PAST" if is_past(found, fail_over) else "within"
-    return f"{told[0].upper()}{told[1:]}: {side} the {fail_over:g} points allowed{cause}."
+    return f"{told}, {side} the {fail_over:g} allowed{cause}."
 
 
 def _cause(found: RunDiff) -> str:

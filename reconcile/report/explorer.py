@@ -15,7 +15,7 @@ from typing import Any
 from reconcile.ledger import Ledger
 from reconcile.report.ledger_figures import outcome_labels
 from reconcile.report.names import FACTORS, SIDES, side_names
-from reconcile.report.texts import visible
+from reconcile.report.texts import common_beginning, visible
 from reconcile.runs import Protocol, SampleRecord, Status
 
 QUESTION = -1
@@ -23,6 +23,8 @@ QUESTION = -1
 
 _SHORTEST_PREFIX, _SHORTEST_REFERENCE = 120, 4
 CHUNK = 500
+
+References = list[tuple[str, int]]
 
 
 class Texts:
@@ -124,33 +126,33 @@ class _Builder:
         self.subjects.place(left.subject)
         row = self.rows_of.get(position)
         choices = [visible(choice).strip() for choice in left.choices]
+        references = _references(visible(left.question).strip(), choices)
         place = row if row is not None else 0
         return [
             visible(left.key.digest)[:16] + (f".{left.key.occurrence}" if left.key.occurrence else ""),
             left.gold,
             choices,
-            self._side(left, "lm_eval", choices, self.table.logged_lm_eval[position]),
-            self._side(right, "inspect", choices, self.table.logged_inspect[position]),
+            self._side(left, "lm_eval", references, self.table.logged_lm_eval[position]),
+            self._side(right, "inspect", references, self.table.logged_inspect[position]),
             0 if row is None else [int(self.table.picks[cell.name][place]) for cell in self.cells],
             0 if row is None else [int(self.table.credits[cell.name][place]) for cell in self.cells],
             0 if row is None else [int(self.table.contributions[name][place]) for name in self.factors],
             visible(self.table.reasons.get(position, "")) or 0,
         ]
 
-    def _side(self, sample: SampleRecord, side: str, choices: list[str], credit: Fraction) -> list[Any]:
-        question = visible(sample.question).strip()
-        prompt = visible(sample.prompt.replace("\x1e", "\n⸻ or, for another choice:\n"))
+    def _side(self, sample: SampleRecord, side: str, references: References, credit: Fraction) -> list[Any]:
+        prompt, prefix = sample.prompt, 0
         beginning = self.beginnings.get((side, sample.subject), "")
-        prefix = 0
-        if beginning and prompt.startswith(beginning):
-            prefix, prompt = self.prefixes.place(beginning) + 1, prompt[len(beginning) :]
+        if beginning:
+            prefix, prompt = self.prefixes.place(visible(beginning)) + 1, prompt.removeprefix(beginning)
+        prompt = visible(prompt.replace("\x1e", "\n⸻ or, for another choice:\n"))
         scores = sample.scores
         unconditional = [_number(score.unconditional_logprob) for score in scores]
         said = sample.answer if sample.answer is not None else sample.error
         return [
             prefix,
-            self._shape(prompt, question, choices),
-            self._list([self._shape(visible(text), question, choices) for text in sample.continuations]),
+            self._shape(prompt, references),
+            self._list([self._shape(visible(text), references) for text in sample.continuations]),
             [_number(score.logprob) for score in scores],
             [
                 self._list([score.num_chars for score in scores]),
@@ -164,14 +166,12 @@ class _Builder:
             visible(said) if said else 0,
         ]
 
-    def _shape(self, text: str, question: str, choices: list[str]) -> int:
-        """The number of the shape of a text: literals by number, its question and choices by reference."""
+    def _shape(self, text: str, references: References) -> int:
+        """The number of the shape of a text: literals by number, its item's question and choices by reference."""
         pieces: list[str | int] = [text]
-        references = sorted([(question, QUESTION), *((c, -2 - i) for i, c in enumerate(choices))], key=_longest_first)
         for content, reference in references:
-            if len(content) < _SHORTEST_REFERENCE:
-                continue
-            pieces = [part for piece in pieces for part in _parted(piece, content, reference)]
+            if len(content) <= len(text):
+                pieces = [part for piece in pieces for part in _parted(piece, content, reference)]
         return self.shapes.place(
             tuple(self.literals.place(piece) if isinstance(piece, str) else piece for piece in pieces)
         )
@@ -217,24 +217,21 @@ def _beginnings(ledger: Ledger) -> dict[tuple[str, str], str]:
     prompts: defaultdict[tuple[str, str], list[str]] = defaultdict(list)
     for pair in ledger.items.pairs:
         for side, sample in zip(SIDES, pair, strict=True):
-            prompts[side, sample.subject].append(visible(sample.prompt))
+            prompts[side, sample.subject].append(sample.prompt)
     found = {}
     for name, texts in prompts.items():
-        common = _common_beginning(min(texts), max(texts)) if len(texts) > 1 else ""
+        common = common_beginning(texts) if len(texts) > 1 else ""
         cut = common[: common.rfind("\n\n") + 2] if "\n\n" in common else ""
         if len(cut) >= _SHORTEST_PREFIX:
             found[name] = cut
     return found
 
 
-def _common_beginning(one: str, other: str) -> str:
-    """What two texts begin with; that of the first and the last of many in order is that of all of them."""
-    same = next((place for place, (a, b) in enumerate(zip(one, other, strict=False)) if a != b), None)
-    return one[: min(len(one), len(other)) if same is None else same]
-
-
-def _longest_first(reference: tuple[str, int]) -> tuple[int, int]:
-    return -len(reference[0]), -reference[1]
+def _references(question: str, choices: list[str]) -> References:
+    """The texts that shapes refer to, longest first; very short ones are not worth it."""
+    found = [(question, QUESTION), *((choice, -2 - place) for place, choice in enumerate(choices))]
+    worth = [(text, reference) for text, reference in found if len(text) >= _SHORTEST_REFERENCE]
+    return sorted(worth, key=lambda pair: (-len(pair[0]), -pair[1]))
 
 
 def _parted(piece: str | int, content: str, reference: int) -> Iterable[str | int]:

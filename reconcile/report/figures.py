@@ -150,7 +150,7 @@ def _forest(
     drawing = Drawing(step * len(rows) + 58)
     scale = padded(values, start=start, end=86 if label is not None else 98)
     bottom = step * len(rows) + 18
-    _axis(drawing, scale, top=14, bottom=bottom, ticks=scale.ticks(7 if label is not None else 5), signed=True)
+    _axis(drawing, scale, top=14, bottom=bottom, ticks=scale.ticks(9 if label is not None else 5), signed=True)
     drawing.line(scale(0), 14, scale(0), bottom, "axis")
     drawing.line(scale(overall), 14, scale(overall), bottom, "dash")
     drawing.text(scale(overall), 10, f"all items {difference(overall)}", "small muted", "middle")
@@ -234,8 +234,11 @@ def heatmap_figure(
     caption: str,
     name: str,
     limit: float = 1.0,
+    last_limit: float | None = None,
 ) -> Figure:
-    """A table in colours from -limit to +limit; every cell carries its number, an undefined one a dash."""
+    """A table in colours from -limit to +limit (the last column from -last_limit); every cell carries its number, an
+    undefined one a dash.
+    """
     left, top, cell = 16 + 7 * max(map(len, rows)), 20 + 6.2 * max(map(len, columns)), 62
     drawing = Drawing(top + 34 * len(rows) + 8, unit="px", width=left + cell * len(columns) + 90)
     for place, column in enumerate(columns):
@@ -245,7 +248,8 @@ def heatmap_figure(
         drawing.text(left - 8, y + 21, row, "small", "end")
         for place, value in enumerate(found):
             x = left + cell * place
-            step = None if value is None else _heat_step(value, limit)
+            reach = limit if last_limit is None or place < len(columns) - 1 else last_limit
+            step = None if value is None else _heat_step(value, reach)
             drawing.rect(x, y, cell - 2, 32, "empty" if step is None else f"h{step}", f"{row} × {columns[place]}")
             text = "–" if value is None else f"{value:+.2f}"
             drawing.text(

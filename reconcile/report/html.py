@@ -40,7 +40,7 @@ def report_page(parts: Parts) -> str:
             "title": parts.title,
             "verdict": verdict_sentence(ledger),
             "recipes": _recipes(parts),
-            "sections": _sections(parts.sections, specific["figures"]),
+            "sections": section_blocks(parts.sections, specific["figures"], _FIGURES_OF),
             "footer": _footer(parts),
             **specific,
         },
@@ -229,7 +229,12 @@ def _cell(cell: Cell, names: Mapping[str, str]) -> dict[str, Any]:
         "readout": cell.readout,
     }
     extra = [name for name in cell.switched if name not in values]
-    shown = [*(name for name in values if name != "readout" or cell.readout != "loglikelihood"), *extra]
+    absent = {
+        "length_normalisation": cell.normalisation is None,
+        "tie_break": cell.tie_break is None,
+        "readout": cell.readout == "loglikelihood",
+    }
+    shown = [*(name for name in values if not absent.get(name)), *extra]
     return {
         "score": score(cell.exact),
         "percent": f"{100 * float(cell.exact):.2f}",
@@ -266,7 +271,10 @@ def _labelled(commands: Sequence[str]) -> list[dict[str, str]]:
     return found
 
 
-def _sections(sections: Sequence[Section], figures: Mapping[str, Figure]) -> list[dict[str, Any]]:
+def section_blocks(
+    sections: Sequence[Section], figures: Mapping[str, Figure], places: Mapping[str, Sequence[str]]
+) -> list[dict[str, Any]]:
+    """Sections as the template takes them; `places` says by title which figures stand in one."""
     return [
         {
             "anchor": anchor(section.title),
@@ -274,7 +282,7 @@ def _sections(sections: Sequence[Section], figures: Mapping[str, Figure]) -> lis
             "sentences": section.sentences,
             "table": section.table,
             "after": section.after,
-            "figures": [name for name in _FIGURES_OF.get(section.title, ()) if name in figures],
+            "figures": [name for name in places.get(section.title, ()) if name in figures],
         }
         for section in sections
         if not section.is_empty and not section.commands
@@ -287,7 +295,11 @@ def anchor(title: str) -> str:
 
 
 def _links(context: Mapping[str, Any]) -> list[dict[str, str]]:
-    present = {"verdict", "gap", *(name for name in ("prompts",) if context.get("example"))}
+    present = {
+        "verdict",
+        *(["gap"] if "waterfall" in context["figures"] else []),
+        *(name for name in ("prompts",) if context.get("example")),
+    }
     if context.get("recipes"):
         present.add("recipe")
     links = [{"anchor": name, "text": text} for name, text in _LINKS if name in present]

@@ -155,9 +155,10 @@ def _forest(ledger: Ledger, statistics: "Statistics") -> Figure:
         )
         for one in statistics.subjects
     ]
+    number = items_of(ledger.num_items["common"])
     caption = (
-        f"{items_of(ledger.num_items['common'])} in {count(len(rows), 'sub-task')}. Intervals of 95 %, each for itself: "
-        "NOT adjusted for looking at all of them together (the table's p-values are). "
+        f"{number} in {count(len(rows), 'sub-task')}. Intervals of 95 %, each by itself: NOT adjusted for looking "
+        "at all of them together (the table's p-values are). "
         f"{protocols_text(ledger)}"
     )
     return forest_figure(rows, overall=float(statistics.gap.value), caption=caption)

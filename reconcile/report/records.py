@@ -8,7 +8,8 @@ the same bytes.
 import gzip
 import json
 import re
-from collections.abc import Iterator, Mapping
+from collections import defaultdict
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, fields
 from fractions import Fraction
 from pathlib import Path
@@ -16,6 +17,7 @@ from typing import Any, TextIO
 
 from llm.errors import InputError
 from reconcile.report.facts import RunFacts
+from reconcile.report.texts import common_beginning
 from reconcile.runs import ChoiceScore, HarnessRun, ItemKey, PageRecord, Protocol, SampleRecord, Status
 
 RECORDS_NAME = "records.jsonl.gz"
@@ -23,7 +25,7 @@ RECORDS_NAME = "records.jsonl.gz"
 _FORMAT = "reconcile records"
 _VERSION = 1
 _SCORE_FIELDS = tuple(field.name for field in fields(ChoiceScore))
-_SECRET = re.compile("key|token$|secret|password|auth|header", re.IGNORECASE)
+_SECRET = re.compile(r"key$|secret|password|auth|header|(hf|access|api)_token|(^|\s)token$", re.IGNORECASE)
 _ROLES = ("lm_eval", "inspect", "inspect_loglikelihood")
 
 
@@ -67,9 +69,11 @@ def _lines(recorded: Recorded) -> Iterator[dict[str, Any]]:
         run: HarnessRun | None = getattr(recorded, role)
         if run is None:
             continue
-        yield {"role": role, "run": _run_fields(run)}
+        beginnings = _beginnings(run)
+        places = {subject: place for place, subject in enumerate(beginnings)}
+        yield {"role": role, "run": _run_fields(run), "beginnings": list(beginnings.values())}
         for sample in run.samples:
-            yield {"sample": _sample_fields(sample)}
+            yield {"sample": _sample_fields(sample, places[sample.subject], beginnings[sample.subject])}
         for page in run.pages:
             yield {"page": {**vars(page), "key": [page.key.digest, page.key.occurrence]}}
 
@@ -83,9 +87,18 @@ def _run_fields(run: HarnessRun) -> dict[str, Any]:
     }
 
 
-def _sample_fields(sample: SampleRecord) -> dict[str, Any]:
+def _beginnings(run: HarnessRun) -> dict[str, str]:
+    """What the prompts of each sub-task begin with, which stands in the file once."""
+    prompts: defaultdict[str, list[str]] = defaultdict(list)
+    for sample in run.samples:
+        prompts[sample.subject].append(sample.prompt)
+    return {subject: common_beginning(texts) for subject, texts in prompts.items()}
+
+
+def _sample_fields(sample: SampleRecord, place: int, beginning: str) -> dict[str, Any]:
     return {
         **vars(sample),
+        "prompt": [place, sample.prompt.removeprefix(beginning)],
         "key": [sample.key.digest, sample.key.occurrence],
         "scores": [[getattr(score, name) for name in _SCORE_FIELDS] for score in sample.scores],
         "credit": None if sample.credit is None else str(sample.credit),
@@ -98,12 +111,14 @@ def _read(file: TextIO, path: Path) -> Recorded:
         raise InputError(f"{path} is not of version {_VERSION} of this format: run the comparison again")
     runs: dict[str, dict[str, Any]] = {}
     current: dict[str, Any] = {}
+    beginnings: list[str] = []
     for line in file:
         entry = json.loads(line)
         if "role" in entry:
             current = runs.setdefault(entry["role"], {"fields": entry["run"], "samples": [], "pages": []})
+            beginnings = entry["beginnings"]
         elif "sample" in entry:
-            current["samples"].append(_sample(entry["sample"]))
+            current["samples"].append(_sample(entry["sample"], beginnings))
         else:
             current["pages"].append(_page(entry["page"]))
     built = {role: _run(found) for role, found in runs.items()}
@@ -118,11 +133,13 @@ def _run(found: Mapping[str, Any]) -> HarnessRun:
     return HarnessRun(**values, samples=tuple(found["samples"]), pages=tuple(found["pages"]))
 
 
-def _sample(values: Mapping[str, Any]) -> SampleRecord:
+def _sample(values: Mapping[str, Any], beginnings: Sequence[str]) -> SampleRecord:
+    place, rest = values["prompt"]
     return SampleRecord(
         **{
             **values,
             "key": ItemKey(digest=values["key"][0], occurrence=values["key"][1]),
+            "prompt": beginnings[place] + rest,
             "choices": tuple(values["choices"]),
             "continuations": tuple(values["continuations"]),
             "scores": tuple(ChoiceScore(**dict(zip(_SCORE_FIELDS, row, strict=True))) for row in values["scores"]),

@@ -22,7 +22,7 @@ def verdict_sentence(ledger: Ledger | PageLedger) -> str:
     """One sentence for a reader who reads no other."""
     if isinstance(ledger, PageLedger):
         return _page_verdict(ledger)
-    clauses = (_tokens_clause(same_requests(ledger)), _protocol_clause(ledger), _closing_clause(ledger))
+    clauses = (_tokens_clause(ledger), _protocol_clause(ledger), _closing_clause(ledger))
     sentence = "; ".join(clause for clause in clauses if clause)
     return sentence[0].upper() + sentence[1:] + "."
 
@@ -56,9 +56,13 @@ def differing_parts(left: Protocol, right: Protocol) -> list[str]:
     return [name for name, apart in differs.items() if apart]
 
 
-def _tokens_clause(same: SameRequests) -> str:
+def _tokens_clause(ledger: Ledger) -> str:
+    generating = [names for side, names in side_names(ledger.harnesses).items() if _generates(ledger.protocols[side])]
+    if generating:
+        return f"{listed(generating)} generated answers, so no scored request is common to both"
+    same = same_requests(ledger)
     if not same.num_known:
-        return "the logs do not say which tokens were scored"
+        return "what tokens both scored is not known, because at least one side logged none"
     if same.num_tokens_same == 0:
         return f"the two never scored the same tokens (0 of {count(same.num_known, 'request')})"
     amount = "all" if same.num_tokens_same == same.num_known else f"{same.num_tokens_same} of"
@@ -66,6 +70,10 @@ def _tokens_clause(same: SameRequests) -> str:
         return f"{amount} {count(same.num_known, 'request')} had the same tokens, and those the same logprobs"
     apart = same.num_tokens_same - same.num_logprobs_same
     return f"{amount} {count(same.num_known, 'request')} had the same tokens, {apart} of those other logprobs"
+
+
+def _generates(protocol: Protocol) -> bool:
+    return protocol.readout == "generate"
 
 
 def _protocol_clause(ledger: Ledger) -> str:
@@ -92,6 +100,6 @@ def _page_verdict(ledger: PageLedger) -> str:
     made = f", made of {listed(parts)}" if parts else ""
     units = " and ".join(ledger.units[side] for side in names)
     return (
-        f"In one unit, bits per byte of the original page, {names['lm_eval']} is {bits.gap:+.4f} from "
-        f"{names['inspect']}{made}; the perplexities as printed are per {units} and cannot be compared."
+        f"In one unit, bits per byte of the original page, {names['lm_eval']} minus {names['inspect']} is "
+        f"{bits.gap:+.4f}{made}; the perplexities as printed are per {units} and cannot be compared."
     )

@@ -14,6 +14,8 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
+import pytest
+
 _FLAGS = (
     "--headless=new",
     "--no-sandbox",
@@ -77,6 +79,9 @@ class Browser:
 
     def click(self, selector: str) -> None:
         """Scrolls an element into view and clicks it as a user would."""
+        self.run(
+            "document.querySelector(arguments[0]).scrollIntoView({behavior: 'instant', block: 'center'})", selector
+        )
         element = self._call("POST", "/element", {"using": "css selector", "value": selector})
         self._call("POST", f"/element/{next(iter(element.values()))}/click", {})
 
@@ -163,3 +168,16 @@ def _free_port() -> int:
     with socket.socket() as probe:
         probe.bind(("127.0.0.1", 0))
         return int(probe.getsockname()[1])
+
+
+@pytest.fixture(scope="session")
+def browser() -> Iterator[Browser]:
+    """One browser for all tests; skips with the reason where there is none."""
+    if found_browser() is None:
+        pytest.skip("no Chromium with chromedriver here: apt-get install chromium chromium-driver")
+    with contextlib.ExitStack() as stack:
+        try:
+            session = stack.enter_context(browser_session())
+        except (RuntimeError, OSError) as error:
+            pytest.skip(f"Chromium does not start here: {error}")
+        yield session
