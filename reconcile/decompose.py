@@ -16,6 +16,7 @@ from reconcile.components import (
     singles_and_bound,
     split_by_origin,
 )
+from reconcile.flags import flags
 from reconcile.lattice import Lattice
 from reconcile.ledger import Bound, Cell, Component, Interaction, ItemTable, Ledger, Single
 from reconcile.luck import tie_break_spread
@@ -106,7 +107,7 @@ def decompose(
             choices={"lm_eval": replay.left.table, "inspect": replay.right.table},
             reasons=rest.reasons,
         ),
-        notes=(*lm_eval.notes, *inspect.notes),
+        notes=(*lm_eval.notes, *inspect.notes, *flags(left, right)),
         faults=ends.faults,
     )
 

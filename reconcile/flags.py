@@ -1,0 +1,38 @@
+"""What a reader must know of single items before trusting a score: cut, scored in windows, or not a number."""
+
+from collections.abc import Sequence
+
+from llm.evaluation.rules import has_nan
+from reconcile.replay import Side
+from reconcile.runs import HarnessRun, Status
+
+_NAMES = {"lm_eval": "lm-eval", "inspect": "Inspect"}
+_STATES = {
+    Status.TRUNCATED: "had their beginning cut to fit the model",
+    Status.WINDOWED: "were scored in windows because they are longer than the context",
+}
+
+
+def flags(left: Side, right: Side) -> tuple[str, ...]:
+    """A sentence for each kind of flagged items of either side; none where there is nothing to say."""
+    names = _side_names(left.run, right.run)
+    return tuple(sentence for name, side in zip(names, (left, right), strict=True) for sentence in _of(name, side))
+
+
+def _of(name: str, side: Side) -> list[str]:
+    samples = side.run.samples
+    counted = {said: sum(sample.status is status for sample in samples) for status, said in _STATES.items()}
+    sentences = [f"{name}: {number} of {len(samples)} items {said}" for said, number in counted.items() if number]
+    table = side.table
+    nans = int(has_nan(table.logprobs, valid=table.valid).sum()) if table.num_items else 0
+    if nans:
+        sentences.append(
+            f"{name}: {nans} of {len(samples)} items hold a score that is not a number, which NumPy's argmax takes for "
+            "the best"
+        )
+    return sentences
+
+
+def _side_names(left: HarnessRun, right: HarnessRun) -> Sequence[str]:
+    names = [_NAMES[run.harness] for run in (left, right)]
+    return names if names[0] != names[1] else [f"the first {names[0]} run", f"the second {names[1]} run"]
