@@ -278,6 +278,8 @@ def run_inspect(
             sample_shuffle=None if options.cache else _SHUFFLE_SEED,
             **settings,
         )[0]
+    if log.status == "cancelled":  # Inspect takes an interruption for itself and returns
+        raise KeyboardInterrupt
     if log.status != "success":
         reason = log.error.message if log.error is not None else log.status
         raise InputError(f"Inspect's run ended as {log.status}: {reason}")
