@@ -134,7 +134,7 @@ def coverage_section(ledger: Ledger) -> Section:
     )
     lines = {name: value for name, value in ledger.coverage_lines.items() if value}
     if not lines:
-        return Section(title="Coverage", sentences=sentences)
+        return Section(title="Coverage", sentences=sentences, brief=True)
     rows = tuple((name.replace("_", " "), difference(value), exact(value)) for name, value in lines.items())
     table = Table(headers=("line", "net", "exact"), align="lrr", rows=rows)
     return Section(title="Coverage", sentences=sentences, table=table, brief=True)
@@ -149,7 +149,7 @@ def cells_section(ledger: Ledger) -> Section:
         rows=rows,
     )
     sentence = "Scores over the common items, every part of the protocol at one side's or at the other's value."
-    return Section(title="Cells", sentences=(sentence,), table=table)
+    return Section(title="Cells", sentences=(sentence,), table=table, brief=True)
 
 
 def _cell_row(cell: Cell, names: Mapping[str, str]) -> tuple[str, ...]:
