@@ -13,6 +13,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from llm.models.products import full_precision
 from llm.scoring.cached_attention import Placement, decode_attend, pack_attend, place
 from llm.scoring.prompt_packs import PromptPack
 from llm.scoring.requests import Generation, GenerationRequest
@@ -82,6 +83,7 @@ class DecodingBatch:
             self._leave(row)
 
     @torch.inference_mode()
+    @full_precision()
     def step(self) -> Finished:
         """Let waiting requests in, then choose one token for every row; what finished, by ticket."""
         finished: Finished = []

@@ -8,6 +8,7 @@ from typing import Any
 
 import torch
 
+from llm.models.products import full_precision
 from llm.scoring.decoding import Finished
 from llm.scoring.requests import Generation, GenerationRequest
 from llm.scoring.rows import GenerationError, Row
@@ -40,6 +41,7 @@ class PlainDecoding:
         self._rows = deque(row for row in self._rows if row.ticket != ticket)
 
     @torch.inference_mode()
+    @full_precision()
     def step(self) -> Finished:
         row = self._rows[0]
         try:
