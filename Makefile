@@ -3,7 +3,7 @@ VENV := .venv
 BIN := $(VENV)/bin
 STAMP := $(VENV)/.installed
 
-.PHONY: setup reconcile test lint clean
+.PHONY: setup reconcile test lint browser clean
 
 setup: $(STAMP)
 
@@ -18,8 +18,17 @@ $(STAMP): requirements.lock requirements-model.lock pyproject.toml
 reconcile: setup
 	$(BIN)/python -m reconcile mmlu
 
-test: setup lint
+test: setup lint browser
 	$(BIN)/python -m pytest
+
+# The report's page is tested in Chromium; where it cannot be had, those tests are skipped and say so.
+browser:
+	@if ! { command -v chromedriver && command -v chromium; } >/dev/null 2>&1 \
+	  && [ "$$(id -u)" = 0 ] && command -v apt-get >/dev/null 2>&1; then \
+	  { timeout 120 apt-get -qq update -o Acquire::http::Timeout=20 -o Acquire::Retries=1 \
+	    && DEBIAN_FRONTEND=noninteractive timeout 600 apt-get -qq install -y --no-install-recommends chromium chromium-driver; } \
+	    >/dev/null 2>&1 || echo "Chromium cannot be installed here: the page tests will be skipped"; \
+	fi
 
 lint: setup
 	$(BIN)/ruff format --check .

@@ -139,6 +139,7 @@ def _add_task(parser: argparse.ArgumentParser, task: str) -> None:
     parser.add_argument(
         "--out", type=Path, metavar="DIR", help="the run's folder (default: runs/<task>-<hash of what was asked>)"
     )
+    parser.add_argument("--plots", action="store_true", help="SVG of each plot; a run's folder has them in any case")
     about = "exit 1 when the gap is larger than this, accounted for or not"
     parser.add_argument("--fail-over", type=_distance, metavar="GAP", help=about)
     parser.add_argument(
@@ -230,6 +231,7 @@ def _add_logs(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--out", type=Path, metavar="DIR", help="the report's folder (default: runs/logs-<hash of the logs>)"
     )
+    parser.add_argument("--plots", action="store_true", help="SVG of each plot; the folder has them in any case")
 
 
 def _add_agreement(parser: argparse.ArgumentParser) -> None:

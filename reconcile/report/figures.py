@@ -239,8 +239,9 @@ def heatmap_figure(
     """A table in colours from -limit to +limit (the last column from -last_limit); every cell carries its number, an
     undefined one a dash.
     """
-    left, top, cell = 16 + 7 * max(map(len, rows)), 20 + 6.2 * max(map(len, columns)), 62
-    drawing = Drawing(top + 34 * len(rows) + 8, unit="px", width=left + cell * len(columns) + 90)
+    slant = 5 * max(map(len, columns))
+    left, top, cell = 16 + 7 * max(map(len, rows)), 20 + slant, 62
+    drawing = Drawing(top + 34 * len(rows) + 8, unit="px", width=left + cell * (len(columns) - 0.5) + 12 + slant)
     for place, column in enumerate(columns):
         drawing.slanted(left + cell * place + cell / 2, top - 8, column, "small")
     for line, (row, found) in enumerate(zip(rows, values, strict=True)):

@@ -197,7 +197,7 @@ def _chips(parts: Parts) -> list[dict[str, str]]:
             if not parts.statistics.chance[side].distinguishable()  # type: ignore[index]
         ]
         test = parts.statistics.gap.test
-        if test is not None:
+        if test is not None and ledger.gap:
             apart = "is unlikely to be luck" if test.p_value <= 0.05 else "could be luck of the items"
             chips.append({"css": "", "text": f"the gap {apart}: p = {test.p_value:.2g} ({test.method})"})
     chips += [{"css": "", "text": note} for note in dict.fromkeys(ledger.notes)][:3]

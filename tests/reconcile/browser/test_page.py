@@ -1,15 +1,20 @@
 """report.html in a real browser: it works, asks for nothing, fits a phone, and runs nothing that data says."""
 
 import shutil
+import subprocess
+import sys
 import time
 from pathlib import Path
 
 import pytest
 
+from reconcile.cli import main
 from reconcile.decompose import decompose
 from reconcile.report.html import report_page
 from reconcile.report.writing import report_parts
 from reconcile.run_folder import DOCUMENT_NAME
+
+REPOSITORY = Path(__file__).resolve().parents[3]
 
 MOST_BYTES, MOST_SECONDS = 15_000_000, 2.0
 
@@ -255,6 +260,35 @@ def test_fourteen_thousand_items_open_within_two_seconds(browser, tmp_path, make
     assert time.monotonic() - started < MOST_SECONDS
     assert problems(browser) == []
     shutil.rmtree(tmp_path)
+
+
+@pytest.fixture(scope="module")
+def real_run(tmp_path_factory, tiny_checkpoint) -> Path:
+    """The folder of a run of both harnesses on a tiny model."""
+    pytest.importorskip("lm_eval")
+    pytest.importorskip("inspect_ai")
+    folder = tmp_path_factory.mktemp("real") / "run"
+    words = ["arc_easy", "--model", str(tiny_checkpoint), "--limit", "8", "--no-cache", "--out", str(folder)]
+    result = subprocess.run(
+        [sys.executable, "-m", "reconcile", *words], cwd=REPOSITORY, capture_output=True, text=True, timeout=300
+    )
+    assert result.returncode == 0, result.stderr
+    assert str(folder / "report.html") in result.stdout
+    return folder
+
+
+def test_a_real_run_opens_and_is_made_again_to_the_byte(browser, real_run, tmp_path):
+    opened = opened_at(browser, real_run / "report.html", 1280, 900)
+    assert shown(opened) == "8 of 8 items"
+    opened.click("[data-item]")
+    text = opened.run("return document.querySelector('.inner').innerText")
+    assert "Answer the following multiple choice question" in text
+    assert "Question:" in text
+    assert opened.requests() == [(real_run / "report.html").as_uri()]
+    assert problems(opened) == []
+    assert main(["report", str(real_run), "--out", str(tmp_path)]) == 0
+    for path in (path for path in tmp_path.rglob("*") if path.is_file()):
+        assert path.read_bytes() == (real_run / path.relative_to(tmp_path)).read_bytes(), path
 
 
 def test_the_page_of_a_run_of_pages_opens(browser, tmp_path):
