@@ -34,7 +34,7 @@ def test_two_processes_give_the_scores_of_one(tiny_checkpoint: Path):
         [*command, __file__, str(tiny_checkpoint)],
         capture_output=True,
         text=True,
-        timeout=300,
+        timeout=900,
         check=False,
         env={**os.environ, "OMP_NUM_THREADS": "1"},
     )

@@ -75,3 +75,25 @@ def test_lm_evals_command_line_runs_scored_and_generated_tasks(
 def test_the_default_model_is_named_where_none_is(given, expected):
     added = ["--model_args", "model=smollm2-135m-instruct"] if expected else []
     assert with_default_model(given) == [*given, *added]
+
+
+def test_fewer_items_than_processes_is_one_sentence(monkeypatch, capsys):
+    import lm_eval.__main__
+    from lm_eval.api.task import ConfigurableTask
+
+    def dealt_nothing() -> None:
+        """What lm-eval does on a rank that is dealt no item."""
+        empty = ConfigurableTask.__new__(ConfigurableTask)
+        empty._config = type("Config", (), {"task": "t", "num_fewshot": 0})()
+        monkeypatch.setattr(empty, "doc_iterator", lambda **_: iter(()), raising=False)
+        empty.build_all_requests(limit=1, rank=1, world_size=2)
+
+    monkeypatch.setattr(sys, "argv", ["unused"])
+    monkeypatch.setattr(lm_eval.__main__, "cli_evaluate", dealt_nothing)
+    with pytest.raises(ValueError, match="did not find any docs"):
+        main(["run"])
+    monkeypatch.setenv("WORLD_SIZE", "2")
+    assert main(["run"]) == 2
+    assert capsys.readouterr().err.splitlines()[-1] == (
+        "lm-eval decoder: 2 processes share a task with fewer items: start fewer processes, or raise --limit"
+    )
