@@ -91,31 +91,31 @@ def waterfall_figure(
     scale = padded([*levels, *ends, end[1]], start=1, end=99, least=0.02)
     bottom = rows * (len(steps) + 2) + 2
     _axis(drawing, scale, top=24, bottom=bottom, ticks=scale.ticks())
+    for place, step in enumerate(steps):
+        _step_shapes(drawing, scale, rows * (place + 1), step, levels[place], levels[place + 1])
+    drawing.line(scale(levels[-1]), rows * len(steps) + 20, scale(levels[-1]), bottom, "axis")
     _end_row(drawing, scale, 0, start, "circle", places)
     for place, step in enumerate(steps):
-        y, before, after = rows * (place + 1), levels[place], levels[place + 1]
-        drawing.text(0, y + 14, step.label, "strong")
-        drawing.text(100, y + 14, _signed(step.net, places), "num strong", "end")
-        _beside(drawing, y + 14, step)
-        css = f"c-{step.name.replace('_', '-')}"
-        title = f"{step.label}: net {_signed(step.net, places)}, {step.note}" if step.note else step.label
-        if step.up or step.down:
-            left, right = scale(before - step.up), scale(before - step.down)
-            drawing.rect(left, y + 20, right - left, 14, f"{css} gross", title)
-        low, high = sorted((scale(before), scale(after)))
-        if step.net:
-            drawing.rect(low, y + 22, max(high - low, 0.4), 10, f"{css} net", title)
-        drawing.line(scale(before), y - 6, scale(before), y + 36, "axis")
-    drawing.line(scale(levels[-1]), rows * len(steps) + 20, scale(levels[-1]), bottom, "axis")
+        y = rows * (place + 1) + 14
+        drawing.text(0, y, step.label, "strong")
+        drawing.text(100, y, _signed(step.net, places), "num strong", "end")
+        drawing.text(78, y, step.note, "small muted num", "end")
     _end_row(drawing, scale, len(steps) + 1, end, "diamond", places)
     drawing.text(50, bottom + 31, unit, "small muted", "middle")
     return Figure(name="waterfall", title="What the gap is made of", caption=caption, drawing=drawing)
 
 
-def _beside(drawing: Drawing, y: float, step: Step) -> None:
-    """The note, on the label's line where it is short, so that it stays clear of the number."""
-    if step.note and len(step.note) <= 26:
-        drawing.text(78, y, step.note, "small muted num", "end")
+def _step_shapes(drawing: Drawing, scale: Scale, y: float, step: Step, before: float, after: float) -> None:
+    """A component's bars, and the line that its level hangs from."""
+    css = f"c-{step.name.replace('_', '-')}"
+    title = ", ".join(text for text in (f"{step.label}: net {step.net:+.4f}", step.note) if text)
+    drawing.line(scale(before), y - 6, scale(before), y + 36, "axis")
+    if step.up or step.down:
+        left, right = scale(before - step.up), scale(before - step.down)
+        drawing.rect(left, y + 20, right - left, 14, f"{css} gross", title)
+    if step.net:
+        low, high = sorted((scale(before), scale(after)))
+        drawing.rect(low, y + 22, max(high - low, 0.4), 10, f"{css} net", title)
 
 
 def _end_row(drawing: Drawing, scale: Scale, place: int, side: tuple[str, float], shape: str, places: int) -> None:

@@ -94,8 +94,8 @@ def standalone(figure: Figure) -> str:
     width = figure.drawing.width or (520 if figure.square else _FILE_WIDTH)
     columns = int(width / 6.4)
     caption = textwrap.wrap(visible(figure.caption), columns)
-    titles = textwrap.wrap(visible(figure.title), int(width / 8.2))
-    top = _MARGIN + 20 * len(titles)
+    titles = textwrap.wrap(visible(figure.title), int(width / 10))
+    top = _MARGIN + 8 + 20 * len(titles)
     height = top + figure.drawing.height + 20 + 17 * len(caption) + _MARGIN / 2
     total = width + 2 * _MARGIN
     own = ".back{fill:var(--surface);stroke:none}.fig text.head{font-size:16px;font-weight:600}"

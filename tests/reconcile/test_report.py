@@ -319,6 +319,15 @@ class TestOtherForms:
             ElementTree.parse(tmp_path / "plots" / f"{name}.svg")
         assert f"{ranking.matrix[0][1].value:+.2f}" in (tmp_path / "plots" / "pairs.svg").read_text(encoding="utf-8")
 
+    def test_the_agreement_command_reads_folders_and_leaves_a_page(self, tmp_path, make_recorded, make_questions):
+        runs = []
+        for seed in (1, 2):
+            recorded = make_recorded(make_questions(40, 4), seed=seed, model=f"model-{seed}")
+            runs.append(str(left_folder(tmp_path / f"run-{seed}", recorded)))
+        assert main(["agreement", *runs, "--out", str(tmp_path / "both")]) == 0
+        left = set(files_of(tmp_path / "both"))
+        assert {"report.html", "report.md", "reconcile.json", "plots/pairs.svg", "plots/subtasks.svg"} <= left
+
 
 class TestStyle:
     @pytest.mark.parametrize("ground", ["light", "dark"])
