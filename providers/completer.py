@@ -1,10 +1,10 @@
 """Answers completion requests with a loaded decoder: prompts to ids, ids to scores, and what follows them.
 
-All prompts of a request are scored in one call of the scoring service, which joins it with whatever else arrives.
+The prompts of a request are scored together (very many of them in parts), and with whatever else arrives meanwhile.
 """
 
 import asyncio
-from collections.abc import Awaitable, Sequence
+from collections.abc import Awaitable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import TypeVar
 
@@ -17,6 +17,9 @@ from providers.completions_requests import DEFAULT_MAX_TOKENS, CompletionRequest
 from providers.inspect_sessions import LoadedDecoder
 
 T = TypeVar("T")
+
+PART_TOKENS = 16384
+"""Tokens of one call that are given to the scorer at a time."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -144,7 +147,10 @@ class Completer:
         top_k = request.logprobs or 0 if request.echo or any(tails) else 0
         if request.prompt_logprobs is not None or any(tails):
             top_k = max(1, top_k, request.prompt_logprobs or 0)
-        return await self.decoder.service.score(asked, top_k=top_k)
+        scores: list[TokenScores] = []
+        for part in _parts(asked):
+            scores += await self.decoder.service.score(part, top_k=top_k)
+        return scores
 
     def _peek_ids(self, request: CompletionRequest, num_new: int) -> tuple[int, ...]:
         """The id to append. The generator reads its logits in float32, so scores in a narrower dtype show no token."""
@@ -192,6 +198,21 @@ class Completer:
             num_top_logprobs=request.logprobs or 0,
             skip_special_tokens=request.skip_special_tokens,
         )
+
+
+def _parts(requests: Sequence[ScoreRequest]) -> Iterator[list[ScoreRequest]]:
+    """The requests in groups of about PART_TOKENS: what is being computed cannot be cancelled, what waits can."""
+    part: list[ScoreRequest] = []
+    size = 0
+    for request in requests:
+        length = len(request.context_ids) + len(request.continuation_ids)
+        if part and size + length > PART_TOKENS:
+            yield part
+            part, size = [], 0
+        part.append(request)
+        size += length
+    if part:
+        yield part
 
 
 def _first(scores: TokenScores | None, count: int) -> TokenScores | None:

@@ -15,6 +15,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any, TypeVar
 
+import anyio
 from starlette.applications import Starlette
 from starlette.exceptions import HTTPException
 from starlette.requests import ClientDisconnect, Request
@@ -23,7 +24,7 @@ from starlette.routing import Route
 
 from llm.errors import InputError
 from providers.api_errors import ApiError
-from providers.completer import Completer
+from providers.completer import Completer, Completion
 from providers.completions_format import TokenNames, choice_body, usage_body
 from providers.completions_requests import CompletionRequest, parse_flag, parse_ids, parse_text
 
@@ -100,6 +101,9 @@ class CompletionsApp:
         self._check_model(asked.model)
         async with self._gate.slot:
             completions = await self._completer.complete(asked)
+        return await anyio.to_thread.run_sync(self._completion_body, asked, completions)
+
+    def _completion_body(self, asked: CompletionRequest, completions: list[Completion]) -> dict[str, Any]:
         return {
             "id": f"cmpl-{uuid.uuid4().hex}",
             "object": "text_completion",
@@ -173,7 +177,8 @@ class CompletionsApp:
             try:
                 with self._gate.admitted():
                     body = await read_json(request, self._limits)
-                    return JSONResponse(await _while_connected(request, handle(request, body), self._limits.timeout))
+                    answer = await _while_connected(request, handle(request, body), self._limits.timeout)
+                    return await anyio.to_thread.run_sync(JSONResponse, answer)
             except ClientDisconnect:
                 return Response(status_code=499)
             except ApiError as error:

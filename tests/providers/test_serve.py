@@ -26,6 +26,7 @@ from llm.scoring.generation import generate
 from llm.scoring.plain import make_scorer
 from llm.scoring.requests import GenerationRequest, ScoreRequest
 from llm.scoring.service import ScoringService
+from providers.completer import PART_TOKENS
 from providers.completions_app import Limits
 from providers.completions_format import TokenNames, text_offsets
 from providers.inspect_sessions import LoadedDecoder
@@ -151,6 +152,15 @@ def test_token_ids_are_taken_verbatim_and_lists_answered_in_order(tiny: Running)
         table = reference(tiny, prompt)
         expected = [float(table[at, token]) for at, token in enumerate(prompt[1:])]
         assert choice["logprobs"]["token_logprobs"][1:] == pytest.approx(expected, abs=1e-5)
+
+
+def test_calls_of_many_prompts_are_answered_in_parts(tiny: Running) -> None:
+    prompts = [[3 + number % 200] * 200 for number in range(100)]
+    assert sum(map(len, prompts)) > PART_TOKENS
+    choices = tiny.complete(prompt=prompts, max_tokens=0, echo=True, logprobs=0)["choices"]
+    for number in (0, 50, 99):
+        alone = tiny.complete(prompt=prompts[number], max_tokens=0, echo=True, logprobs=0)["choices"][0]
+        assert choices[number]["logprobs"] == alone["logprobs"]
 
 
 def test_the_whole_context_and_one_more_token_can_be_scored(tiny: Running) -> None:
