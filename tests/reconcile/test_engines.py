@@ -69,24 +69,6 @@ def reconciled(arguments: list[str], out: Path) -> tuple[int, dict[str, Any]]:
     return code, json.loads((out / "reconcile.json").read_text())
 
 
-def test_a_server_pair_closes_with_nothing_unexplained(
-    tiny_checkpoint: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    folder = checkpoint(tiny_checkpoint, tmp_path / "roomy", 2048)
-    with cluster(folder, monkeypatch) as engines:
-        code, document = reconciled(["arc_easy", "--limit", "6", *engines], tmp_path / "out")
-    assert code == 0
-    assert document["components"]["unexplained"] == 0
-    assert document["items_unexplained"] == []
-    assert document["num_items"]["common"] == document["num_items"]["replayed"] == 6
-    assert document["gap"] == pytest.approx(sum(document["components"].values()), abs=1e-12)
-    assert "local-completions" in document["model"]["ref"]
-    assert "openai-api-completions/bridge/served" in document["model"]["ref"]
-    assert document["shared_store"] is False
-    written = [path for path in (tmp_path / "out").rglob("*") if path.is_file()]
-    assert not [path for path in written if b"hush" in path.read_bytes()]
-
-
 def test_one_protocol_through_the_server_and_through_the_decoder_agrees_to_the_bit(
     tiny_checkpoint: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -102,7 +84,7 @@ def test_one_protocol_through_the_server_and_through_the_decoder_agrees_to_the_b
     assert document["model"]["fingerprint"]
 
 
-def test_items_that_an_engine_refuses_are_coverage(
+def test_a_server_pair_closes_and_what_an_engine_refuses_is_coverage(
     tiny_checkpoint: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     tokenizer = load_tokenizer(str(tiny_checkpoint))
@@ -114,8 +96,15 @@ def test_items_that_an_engine_refuses_are_coverage(
         code, document = reconciled(["arc_easy", "--limit", "6", *engines], tmp_path / "out")
     assert code == 0
     assert document["num_items"]["errored"] == 2
-    assert document["num_items"]["common"] == 4
+    assert document["num_items"]["common"] == document["num_items"]["replayed"] == 4
     assert document["components"]["unexplained"] == 0
+    assert document["items_unexplained"] == []
+    assert document["gap"] == pytest.approx(sum(document["components"].values()), abs=1e-12)
+    assert "local-completions" in document["model"]["ref"]
+    assert "openai-api-completions/bridge/served" in document["model"]["ref"]
+    assert document["shared_store"] is False
+    written = [path for path in (tmp_path / "out").rglob("*") if path.is_file()]
+    assert not [path for path in written if b"hush" in path.read_bytes()]
 
 
 @pytest.mark.parametrize(
