@@ -31,8 +31,10 @@ class _Join:
         self.num_heads = pool.tables[layer].shape[2]
         self.group = q.shape[1] // self.num_heads
         self.head_dim = q.shape[2]
-        wide = q.to(pool.tables[layer].dtype).reshape(len(q), self.num_heads, self.group * self.head_dim)
-        self.heads = wide.transpose(0, 1).contiguous()  # (Hkv, N, g * D)
+        shape = (self.num_heads, len(q), self.group, self.head_dim)
+        self.heads = torch.empty(shape, dtype=pool.tables[layer].dtype, device=q.device)
+        self.heads.copy_(q.unflatten(1, (self.num_heads, self.group)).transpose(0, 1))
+        self.heads = self.heads.flatten(2)  # (Hkv, N, g * D)
         self.sums = torch.full((plan.num_levels, plan.num_rows, q.shape[1]), -torch.inf, device=q.device)
         self.shared: list[tuple[SharedCall, Tensor]] = []
         self._run_tiles()

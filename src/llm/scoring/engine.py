@@ -30,6 +30,10 @@ from llm.scoring.spans import Plan, Queries, plan
 VERSION = "1"
 """Part of the identity of a stored score; changes whenever the engine's arithmetic does."""
 
+_ROWS_TO_READ = 512
+_PACKS_TO_READ = 8
+"""Scored positions wait for company until there are this many of them, or so many packs have passed."""
+
 OnScored = Callable[[Sequence[int], Sequence[TokenScores]], None]
 
 
@@ -126,18 +130,23 @@ class _Job:
             dtype=torch.float32 if self.model.device.type == "cpu" else self.model.dtype,
             device=self.model.device,
         )
-        for pack in self.tree.packs(pack_tokens):
-            runner = _PackRun(self.model, pool, pack, self.targets.rows_in(pack), quantum)
-            hidden = runner.hidden_states()
-            self._read(hidden, pack)
+        pending: list[Tensor] = []
+        num_read = 0
+        for number, pack in enumerate(self.tree.packs(pack_tokens), start=1):
+            keep = self.targets.rows_between(pack.first, pack.first + len(pack.ids)) - pack.first
+            pending.append(_PackRun(self.model, pool, pack, keep, quantum).hidden_states())
+            num_rows, computed = sum(map(len, pending)), pack.first + len(pack.ids)
+            if num_rows >= _ROWS_TO_READ or number % _PACKS_TO_READ == 0 or computed == len(self.tree):
+                self._read(torch.cat(pending), num_read, num_read + num_rows, computed)
+                pending, num_read = [], num_read + num_rows
 
-    def _read(self, hidden: Tensor, pack: Pack) -> None:
-        """Score the pack's positions and answer the requests that are complete by then."""
-        rows, targets = self.targets.pairs_in(pack)
-        if len(rows):
-            pairs = torch.from_numpy(rows), torch.from_numpy(targets)
-            self.targets.found.extend(read_out(self.head, hidden, *pairs, top_k=self.top_k))
-        self._answer(self.targets.complete(pack.first + len(pack.ids)))
+    def _read(self, hidden: Tensor, first: int, last: int, computed: int) -> None:
+        """Score the scored rows number first … last - 1, whose states `hidden` are, and answer the requests that are
+        complete when the flat indices below `computed` are done.
+        """
+        rows, targets = self.targets.pairs_between(first, last)
+        self.targets.found.extend(read_out(self.head, hidden, rows, targets, top_k=self.top_k))
+        self._answer(self.targets.complete(computed))
 
     def _answer(self, answers: list[tuple[ScoreRequest, TokenScores]]) -> None:
         for request, scores in answers:
@@ -182,14 +191,17 @@ class _Targets:
         self.last_flat = [flat[-1] for flat in flats]
         self.found = empty_readout()
 
-    def rows_in(self, pack: Pack) -> np.ndarray:
-        """The pack's scored rows, counted from its first token."""
-        return _between(self.rows, self.rows, pack) - pack.first
+    def rows_between(self, first: int, last: int) -> np.ndarray:
+        """The scored flat positions first … last - 1."""
+        low, high = np.searchsorted(self.rows, [first, last])
+        return self.rows[low:high]
 
-    def pairs_in(self, pack: Pack) -> tuple[np.ndarray, np.ndarray]:
-        """(number of the scored row within the pack's scored rows, target token) of the pack's pairs."""
-        flats = _between(self.flats, self.flats, pack)
-        return np.searchsorted(self.rows_in(pack) + pack.first, flats), _between(self.tokens, self.flats, pack)
+    def pairs_between(self, first: int, last: int) -> tuple[Tensor, Tensor]:
+        """(scored row, counted from `first`; target token) of the pairs of the scored rows number first … last - 1."""
+        rows = self.rows[first:last]
+        low, high = (0, 0) if not len(rows) else np.searchsorted(self.flats, [rows[0], rows[-1] + 1])
+        numbers = np.searchsorted(rows, self.flats[low:high])
+        return torch.from_numpy(numbers), torch.from_numpy(self.tokens[low:high])
 
     def complete(self, flat: int) -> list[tuple[ScoreRequest, TokenScores]]:
         """The requests all of whose positions lie before flat index `flat`, and not handed out before."""
@@ -198,11 +210,6 @@ class _Targets:
             number = self.waiting.pop()
             done.append((self.requests[number], scores_from(self.found, self.numbers[number])))
         return done
-
-
-def _between(values: np.ndarray, flats: np.ndarray, pack: Pack) -> np.ndarray:
-    first, last = np.searchsorted(flats, [pack.first, pack.first + len(pack.ids)])
-    return values[first:last]
 
 
 class _PackRun:

@@ -112,37 +112,44 @@ def _padded(block: Tensor) -> Tensor:
 
 
 def _read_block(head: Head, block: Tensor, rows: Tensor, targets: Tensor, top_k: int) -> Readout:
-    peaks, winners, sums, kept = [], [], [], []
+    peaks, sums, kept = [], [], []
     own = torch.empty(len(rows), device=block.device)
-    for first, last in head.parts():
+    part_of = torch.empty_like(targets)
+    first_best = torch.zeros(len(rows), dtype=torch.bool, device=block.device)
+    for number, (first, last) in enumerate(head.parts()):
         logits = head.logits(block, first, last)
-        here = (targets >= first) & (targets < last)
+        peak = logits.amax(dim=-1)
+        here = ((targets >= first) & (targets < last)).nonzero()[:, 0]
         own[here] = logits[rows[here], targets[here] - first]
-        peak, winner = logits.max(dim=-1)
+        part_of[here] = number
+        best = here[own[here] == peak[rows[here]]]
+        first_best[best] = logits[rows[best]].argmax(dim=-1) == targets[best] - first
         peaks.append(peak)
-        winners.append(winner + first)
         sums.append((logits - peak[:, None]).exp_().sum(dim=-1))
         if top_k:
             kept.append(logits)
-    peak, log_sum, greedy = _joined(torch.stack(peaks), torch.stack(sums), torch.stack(winners))
+    peak, first_part, log_sum = _joined(torch.stack(peaks), torch.stack(sums))
     logprobs = head.round(own - peak[rows] - log_sum[rows]).clamp(max=0.0)
-    found = Readout(logprobs=logprobs.tolist(), is_greedy=(greedy[rows] == targets).tolist(), ranks=[], top=[])
+    is_greedy = first_best & (first_part[rows] == part_of)
+    found = Readout(logprobs=logprobs.tolist(), is_greedy=is_greedy.tolist(), ranks=[], top=[])
     if top_k:
         logits = torch.cat(kept, dim=1)
         found.ranks.extend(_ranks(logits, rows, targets))
-        table = _most_likely(head, logits, peak, log_sum, greedy, top_k)
+        table = _most_likely(head, logits, peak, log_sum, top_k)
         found.top.extend(table[row] for row in rows.tolist())
     return found
 
 
-def _joined(peaks: Tensor, sums: Tensor, winners: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-    """Peak, log of the sum of exp(logit - peak), and argmax of rows read in parts, each (parts, N) to (N,)."""
+def _joined(peaks: Tensor, sums: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+    """Of rows read in parts, each (parts, N): the peak, the first part that has it, and the log of the sum of
+    exp(logit - peak), each (N,).
+    """
     peak, part = peaks.max(dim=0)
     shares = sums * (peaks - peak).exp_()
     total = shares[0].clone()
     for share in shares[1:]:
         total.add_(share)
-    return peak, total.log_(), winners.gather(0, part[None])[0]
+    return peak, part, total.log_()
 
 
 def _ranks(logits: Tensor, rows: Tensor, targets: Tensor) -> list[int]:
@@ -154,11 +161,10 @@ def _ranks(logits: Tensor, rows: Tensor, targets: Tensor) -> list[int]:
     return found
 
 
-def _most_likely(
-    head: Head, logits: Tensor, peak: Tensor, log_sum: Tensor, greedy: Tensor, top_k: int
-) -> list[TopTokens]:
+def _most_likely(head: Head, logits: Tensor, peak: Tensor, log_sum: Tensor, top_k: int) -> list[TopTokens]:
     """Each row's top_k (token id, logprob), best first; among equals the lower id, and the argmax is always there."""
     values, ids = logits.topk(min(top_k, logits.shape[1]), dim=-1)
+    greedy = logits.argmax(dim=-1)
     missing = (ids != greedy[:, None]).all(dim=-1)
     ids[missing, -1] = greedy[missing]  # more ties for best than top_k: all values are equal
     logprobs = head.round(values - peak[:, None] - log_sum[:, None]).clamp(max=0.0)
