@@ -29,6 +29,9 @@ from providers.completions_format import TokenNames, choice_body, usage_body
 from providers.completions_requests import CompletionRequest, parse_flag, parse_ids, parse_text
 
 T = TypeVar("T")
+
+LARGE_ANSWER = 10_000
+"""Tokens beyond which an answer is written in a thread of its own."""
 Handler = Callable[[Request, dict[str, Any]], Awaitable[dict[str, Any]]]
 
 
@@ -101,7 +104,7 @@ class CompletionsApp:
         self._check_model(asked.model)
         async with self._gate.slot:
             completions = await self._completer.complete(asked)
-        return await anyio.to_thread.run_sync(self._completion_body, asked, completions)
+        return await _written(self._completion_body, asked, completions, size=num_tokens(completions))
 
     def _completion_body(self, asked: CompletionRequest, completions: list[Completion]) -> dict[str, Any]:
         return {
@@ -178,7 +181,8 @@ class CompletionsApp:
                 with self._gate.admitted():
                     body = await read_json(request, self._limits)
                     answer = await _while_connected(request, handle(request, body), self._limits.timeout)
-                    return await anyio.to_thread.run_sync(JSONResponse, answer)
+                    size = answer.get("usage", {}).get("total_tokens", 0)
+                    return await _written(JSONResponse, answer, size=size)
             except ClientDisconnect:
                 return Response(status_code=499)
             except ApiError as error:
@@ -191,6 +195,20 @@ class CompletionsApp:
                 return _error_response(ApiError(500, reason, kind="server_error", code="internal_fault"))
 
         return respond
+
+
+def num_tokens(completions: list[Completion]) -> int:
+    """Tokens that an answer may list."""
+    return sum(len(done.prompt_ids) + len(done.generation.token_ids if done.generation else ()) for done in completions)
+
+
+async def _written(write: Callable[..., T], *arguments: Any, size: int) -> T:
+    """What `write` makes, in a thread where the answer is large: it would hold up every other call. (Small ones are
+    quicker here, and threads that come and go keep memory in pieces.)
+    """
+    if size <= LARGE_ANSWER:
+        return write(*arguments)
+    return await anyio.to_thread.run_sync(write, *arguments)
 
 
 async def read_json(request: Request, limits: Limits) -> dict[str, Any]:
