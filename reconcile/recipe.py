@@ -25,10 +25,10 @@ class Recipe:
 
 
 def recipes(facts: RunFacts, lm_eval: Protocol, inspect: Protocol) -> tuple[Recipe, ...]:
-    """The recipe for either side's protocol; none for pages, nor for a generated readout, which lm-eval's side has
-    no words for.
+    """The recipe for either side's protocol; none for pages, for two different models, nor for a generated readout,
+    which lm-eval's side has no words for.
     """
-    if facts.task not in ("mmlu", "arc_easy"):
+    if facts.task not in ("mmlu", "arc_easy") or " and " in facts.model:  # two models: each side has its own
         return ()
     found = []
     if inspect.readout == "loglikelihood":
