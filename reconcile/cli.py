@@ -157,6 +157,8 @@ def _add_task(parser: argparse.ArgumentParser, task: str) -> None:
         metavar="K",
         help="shots on both sides (default: 5 for mmlu, 0 for arc_easy)",
     )
+    about = "also run either side's protocol on both, nothing shared, and hold every request against its twin"
+    parser.add_argument("--prove", action="store_true", help=about)
     _add_side(parser, "lm-eval")
     _add_side(parser, "inspect")
 
@@ -346,6 +348,7 @@ def _options(parsed: argparse.Namespace) -> RunOptions:
         lm_eval_model_args=parsed.lm_eval_model_args,
         inspect_model=parsed.inspect_model,
         tokenizer=parsed.tokenizer,
+        prove=getattr(parsed, "prove", False),
     )
 
 

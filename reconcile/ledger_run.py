@@ -15,7 +15,11 @@ from reconcile.ledger import Ledger
 from reconcile.options import RunOptions
 from reconcile.page_ledger import PageLedger
 from reconcile.progress import Progress
+from reconcile.proving import SideProof, proof_sections, run_proofs
 from reconcile.report.facts import RunFacts
+from reconcile.report.parts import Parts
+from reconcile.report.records import RECORDS_NAME, Recorded, write_records
+from reconcile.report.writing import print_report, write_report
 from reconcile.run_folder import working_folder
 from reconcile.runs import HarnessRun
 
@@ -44,27 +48,41 @@ def run_task(options: RunOptions) -> int:
     progress = Progress()
     progress.say(f"reconcile {options.task}: model {options.models}, data {options.data}")
     check(options)
+    proofs: tuple[SideProof, ...] = ()
     with working_folder(options.folder()) as folder:
-        finished = _run_harnesses(options, folder, progress)
-        facts = _facts(options, finished)
-        progress.say("accounting for the gap")
-        from reconcile.report.records import RECORDS_NAME, Recorded, write_records
-        from reconcile.report.writing import print_report, write_report
-
-        runs = Recorded(
-            facts=facts,
-            lm_eval=finished.lm_eval,
-            inspect=finished.inspect,
-            inspect_loglikelihood=finished.inspect_loglikelihood,
-        )
-        write_records(folder / RECORDS_NAME, runs)
-        ledger = _account(finished)
-        report = write_report(folder, ledger, facts)
-    print_report(report, options.folder())
+        ledger, report = _run_into(folder, options, progress)
+        if options.prove:
+            proofs = run_proofs(options, folder, lambda asked, place: _prove_into(place, asked, progress))
+    print_report(report, options.folder(), further=proof_sections(proofs, ledger.harnesses))
     over = options.fail_over is not None and abs(ledger.gap) > options.fail_over
     if over:
         progress.say(f"the gap is larger than --fail-over {options.fail_over}")
-    return EXIT_ACCOUNTED if ledger.accounted and not over else EXIT_UNEXPLAINED
+    holds = ledger.accounted and all(proof.holds for proof in proofs)
+    return EXIT_ACCOUNTED if holds and not over else EXIT_UNEXPLAINED
+
+
+def _run_into(folder: Path, options: RunOptions, progress: Progress) -> tuple[Ledger | PageLedger, Parts]:
+    """Everything a run leaves, in `folder`."""
+    finished = _run_harnesses(options, folder, progress)
+    facts = _facts(options, finished)
+    progress.say("accounting for the gap")
+    runs = Recorded(
+        facts=facts,
+        lm_eval=finished.lm_eval,
+        inspect=finished.inspect,
+        inspect_loglikelihood=finished.inspect_loglikelihood,
+    )
+    write_records(folder / RECORDS_NAME, runs)
+    ledger = _account(finished)
+    return ledger, write_report(folder, ledger, facts)
+
+
+def _prove_into(folder: Path, options: RunOptions, progress: Progress) -> Ledger:
+    progress.say(f"proving: both sides by {folder.name.replace('_', ' ')}, nothing shared")
+    folder.mkdir(parents=True)
+    ledger, _ = _run_into(folder, options, progress)
+    assert isinstance(ledger, Ledger)
+    return ledger
 
 
 def check(options: RunOptions) -> None:

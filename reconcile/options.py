@@ -48,6 +48,7 @@ class RunOptions:
     harnesses: no score store, an engine each. `out` None means a folder under runs/ named after what was asked.
     `fail_over` is the |gap| above which the exit code is 1 whatever else. `lm_eval_model` and `inspect_model` name
     models of the harnesses' own in place of the decoder; `tokenizer` is whose ids go to the latter instead of text.
+    `prove` runs either side's protocol on both sides as well.
     """
 
     task: Task
@@ -69,6 +70,7 @@ class RunOptions:
     lm_eval_model_args: str = ""
     inspect_model: str | None = None
     tokenizer: str | None = None
+    prove: bool = False
 
     def __post_init__(self) -> None:
         if self.limit is not None and self.limit < 1:
@@ -112,7 +114,7 @@ class RunOptions:
     def digest(self) -> str:
         """Ten hex digits naming what was asked: model, data and both protocols, not where the result goes."""
         asked = asdict(self)
-        del asked["out"], asked["fail_over"]
+        del asked["out"], asked["fail_over"], asked["prove"]
         text = json.dumps(asked, sort_keys=True, default=str)
         return hashlib.sha256(text.encode()).hexdigest()[:10]
 

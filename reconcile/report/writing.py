@@ -1,5 +1,6 @@
 """Writes a run's reports into its folder and prints the brief one."""
 
+from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -86,10 +87,10 @@ def _measured(ledger: Ledger, facts: RunFacts) -> "tuple[Statistics, Agreement] 
     return measure(ledger, seed=facts.seed), agreement_of(ledger)
 
 
-def print_report(report: Parts, folder: Path) -> None:
-    """The brief sections and where the whole report stands, on standard output."""
+def print_report(report: Parts, folder: Path, further: Sequence[Section] = ()) -> None:
+    """The brief sections, `further` ones and where the whole report stands, on standard output."""
     console = make_console()
-    print_sections(console, report.title, report.sections)
+    print_sections(console, report.title, [*report.sections, *further])
     console.print()
     console.print(report.verdict, soft_wrap=True)
     page = folder / "report.html"

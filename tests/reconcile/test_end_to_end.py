@@ -86,14 +86,21 @@ def test_one_protocol_on_both_sides_agrees_request_by_request(run: Any) -> None:
     assert agreement["shared_store"] is False
 
 
-def test_lm_evals_side_takes_inspects_protocol_as_well(run: Any) -> None:
-    code, document, _ = run(
-        "mmlu --subjects nutrition --limit 3 --no-cache "
-        "--lm-eval-template inspect --lm-eval-normalisation token --lm-eval-tie-break random"
-    )
+def test_either_sides_protocol_is_proved_on_both(run: Any, capfd: pytest.CaptureFixture[str]) -> None:
+    code, document, out = run("mmlu --subjects nutrition --limit 2 --prove")
     assert code == 0
-    assert document["gap"] == 0
-    assert document["agreement"]["holds"] is True
+    assert document["agreement"] is None  # the run itself had two protocols
+    for side in ("lm_eval", "inspect"):
+        proof = json.loads((out / "proof" / f"{side}_protocol" / "reconcile.json").read_text())
+        assert proof["protocols"]["lm_eval"] == proof["protocols"]["inspect"] == document["protocols"][side]
+        assert proof["gap"] == 0
+        assert proof["agreement"]["holds"] is True
+        assert proof["agreement"]["shared_store"] is False
+        assert proof["agreement"]["num_requests"] == 8
+    printed = capfd.readouterr().out
+    assert "Proof: both by the protocol of lm-eval" in printed
+    assert "Proof: both by the protocol of Inspect" in printed
+    assert printed.count("8/8") == 4
 
 
 def test_wikitext_in_both_units_with_pages_longer_than_the_context(run: Any) -> None:
