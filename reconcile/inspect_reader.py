@@ -1,6 +1,7 @@
 """One Inspect log as a `HarnessRun`: the headline as written, its replay from the logged values, the items."""
 
 import math
+import re
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -24,6 +25,7 @@ _PROTOCOL_FIELDS = (
     "chat_template",
 )
 _PAGE_METRIC = "perplexity_per_token"
+_SECRET = re.compile(r"key|secret|password|auth|header|token$", re.IGNORECASE)
 
 
 def read_inspect_run(path: Path, *, scorer: str | None = None, protocol: Protocol | None = None) -> HarnessRun:
@@ -123,6 +125,7 @@ def _settings(log: InspectLog) -> dict[str, str]:
         "model": spec.model,
         "dataset": spec.dataset.location or spec.dataset.name,
         "data": _said(spec.metadata, "data", "source"),
+        "data_fingerprint": _said(spec.metadata, "data", "fingerprint"),
         "limit": spec.config.limit,
         "epochs": spec.config.epochs,
         "epochs_reducer": ",".join(spec.config.epochs_reducer or ()) or None,
@@ -130,7 +133,11 @@ def _settings(log: InspectLog) -> dict[str, str]:
         "max_tokens": spec.model_generate_config.max_tokens,
         "scorer": log.scorer,
     }
-    arguments = {f"model_arg {name}": value for name, value in (spec.model_args or {}).items() if _is_short(value)}
+    arguments = {
+        f"model_arg {name}": value
+        for name, value in (spec.model_args or {}).items()
+        if _is_short(value) and not _SECRET.search(name)
+    }
     return {name: str(value) for name, value in {**named, **arguments}.items() if value is not None}
 
 

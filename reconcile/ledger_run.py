@@ -200,6 +200,7 @@ def _facts(options: RunOptions, finished: FinishedRun) -> RunFacts:
         shared_store=options.cache and not options.engines,
         versions=installed_versions(),
         command=without_secrets(shlex.join(["python", "-m", "reconcile", *sys.argv[1:]])),
+        settings={"lm_eval": dict(finished.lm_eval.settings), "inspect": dict(finished.inspect.settings)},
     )
 
 

@@ -271,6 +271,9 @@ def _settings(files: LmEvalFiles, leaves: Sequence[str]) -> dict[str, str]:
         "eos_token": results.get("tokenizer_eos_token"),
         "max_length": results.get("max_length"),
         "dtype": config.get("model_dtype"),
+        "logits_dtype": config.get("logits_dtype"),
+        "model_fingerprint": config.get("model_fingerprint"),
+        "prefix_token_id": config.get("prefix_token_id"),
         "batch_size": config.get("batch_size"),
     }
     return {name: str(value) for name, value in named.items() if value is not None}

@@ -131,6 +131,7 @@ def _facts(left: HarnessRun, right: HarnessRun) -> RunFacts:
         versions={**installed_versions(), **_logged_versions(left, "first"), **_logged_versions(right, "second")},
         command=shlex.join(["python", "-m", "reconcile", *sys.argv[1:]]),
         name=None if is_sample else left.task,
+        settings={"lm_eval": dict(left.settings), "inspect": dict(right.settings)},
     )
 
 

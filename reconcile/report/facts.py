@@ -8,7 +8,10 @@ _BENCHMARKS = {"mmlu": "MMLU", "arc_easy": "ARC-Easy", "wikitext": "WikiText"}
 
 @dataclass(frozen=True, kw_only=True)
 class RunFacts:
-    """The identity of a run. `fingerprint` is None where logs do not say it; `limit` None means all items."""
+    """The identity of a run. `fingerprint` is None where logs do not say it; `limit` None means all items.
+
+    `settings` are what each side's log says about its run beside the protocol, by side and name.
+    """
 
     task: str
     model: str
@@ -23,6 +26,7 @@ class RunFacts:
     versions: Mapping[str, str] = field(default_factory=dict)
     command: str | None = None
     name: str | None = None
+    settings: Mapping[str, Mapping[str, str]] = field(default_factory=dict)
 
     @property
     def benchmark(self) -> str:

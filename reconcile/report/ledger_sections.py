@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 
 from reconcile.ledger import Cell, Component, Ledger
 from reconcile.report.facts import RunFacts
-from reconcile.report.names import FACTORS, side_names
+from reconcile.report.names import FACTORS, SIDES, side_names
 from reconcile.report.numbers import count, difference, exact, fraction, interval, listed, score, tiny
 from reconcile.report.sections import Section, Table
 from reconcile.report.statistics_sections import statistics_sections
@@ -207,7 +207,7 @@ def _bound_sentence(ledger: Ledger) -> str:
 def protocols_section(ledger: Ledger, facts: RunFacts) -> Section:
     """The two protocols side by side, differences first."""
     left, right = ledger.protocols["lm_eval"], ledger.protocols["inspect"]
-    rows = sorted(_protocol_rows(left, right), key=lambda row: row[1] == row[2])
+    rows = sorted((*_protocol_rows(left, right), *_setting_rows(facts)), key=lambda row: row[1] == row[2])
     marked = tuple((*row, "" if row[1] == row[2] else "differs") for row in rows)
     table = Table(headers=("part", *side_names(ledger.harnesses).values(), ""), align="llll", rows=marked)
     return Section(title="Protocols", sentences=_settings(facts), table=table)
@@ -221,6 +221,12 @@ def _protocol_rows(left: Protocol, right: Protocol) -> list[tuple[str, str, str]
             continue
         rows.append((name.replace("_", "-"), str(getattr(left, name)), str(getattr(right, name))))
     return rows
+
+
+def _setting_rows(facts: RunFacts) -> list[tuple[str, str, str]]:
+    """What both logs say about their runs; what only one says is no difference that is known."""
+    ours, theirs = (facts.settings.get(side, {}) for side in SIDES)
+    return [(name.replace("_", "-"), ours[name], theirs[name]) for name in ours if name in theirs]
 
 
 def _settings(facts: RunFacts) -> tuple[str, ...]:
