@@ -46,8 +46,8 @@ def run_task(options: RunOptions) -> int:
         InputError: anything that was asked for cannot be done.
     """
     progress = Progress()
-    progress.say(f"reconcile {options.task}: model {options.models}, data {options.data}")
     check(options)
+    progress.say(f"reconcile {options.task}: model {options.models}, data {options.data}")
     proofs: tuple[SideProof, ...] = ()
     with working_folder(options.folder()) as folder:
         ledger, report = _run_into(folder, options, progress)
