@@ -320,6 +320,34 @@ def test_every_distinct_token_is_computed_once():
     assert distinct <= sum(seen) <= distinct + 64 * len(seen)
 
 
+def test_a_prefix_stays_held_from_call_to_call_with_the_same_bits():
+    model = random_decoder()
+    items = few_shot(9, prefix=320, item=30)
+    held, fresh = ScoringEngine(model), ScoringEngine(model, retain_bytes=0)
+    for first in range(0, len(items), 9):
+        assert held.score(items[first : first + 9]) == fresh.score(items[first : first + 9])
+    assert fresh.stats.num_distinct_tokens - held.stats.num_distinct_tokens == 2 * 320
+
+
+def test_what_a_broken_off_call_left_behind_is_never_read():
+    model = random_decoder()
+    items = few_shot(4, prefix=320, item=30)
+    forward, engine = model.hidden_states, ScoringEngine(model, pack_tokens=64)
+    steps = []
+
+    def failing(*args, **kwargs):
+        steps.append(1)
+        if len(steps) > 3:
+            raise RuntimeError("the device is gone")
+        return forward(*args, **kwargs)
+
+    model.hidden_states = failing
+    with pytest.raises(RuntimeError, match="device is gone"):
+        engine.score(items)
+    model.hidden_states = forward
+    assert engine.score(items) == ScoringEngine(model).score(items)
+
+
 def test_requests_are_reported_once_as_they_are_done():
     model = random_decoder()
     requests = mixed_requests()

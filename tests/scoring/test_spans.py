@@ -39,12 +39,12 @@ def attend_tree(sequences, pack_tokens, window, heads=4, kv_heads=2, head_dim=16
     tree = PrefixTree(sequences)
     pool = KeyValuePool(
         num_layers=1,
-        capacity=tree.capacity(pack_tokens),
         num_heads=kv_heads,
         head_dim=head_dim,
         dtype=torch.float32,
         device=CPU,
     )
+    pool.resize(tree.capacity(pack_tokens), keep=0)
     generator = torch.Generator().manual_seed(0)
     q, k, v = (torch.randn(len(tree), h, head_dim, generator=generator) for h in (heads, kv_heads, kv_heads))
     found = []
@@ -58,7 +58,11 @@ def attend_tree(sequences, pack_tokens, window, heads=4, kv_heads=2, head_dim=16
             first = last
         rows = -(-first // 64) * 64
         queries = torch.nn.functional.pad(q[here], (0, 0, 0, 0, 0, rows - first))
-        found.append(attention.attend(plan(chunks, rows, window=window, device=CPU), pool, 0, queries)[:first])
+        found.append(
+            attention.attend(plan(chunks, rows, num_heads=kv_heads, window=window, device=CPU), pool, 0, queries)[
+                :first
+            ]
+        )
     out = torch.cat(found)
     for number, sequence in enumerate(sequences):
         flat = tree.flat_indices(number, 0, len(sequence))

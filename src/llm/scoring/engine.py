@@ -6,33 +6,35 @@ vocabulary. Why the bits hold: products are row-stable from 16 rows up and packs
 see whole vectors because a pack's rows are a multiple of 32 a thread, and attention's shapes follow positions.
 """
 
-import inspect
+import threading
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-import numpy as np
 import torch
 from torch import Tensor
 
 from llm.errors import InputError
 from llm.models.products import chosen_product, full_precision
-from llm.scoring.attention import attend
 from llm.scoring.key_values import KeyValuePool
 from llm.scoring.memory import keep_freed_memory
-from llm.scoring.plain import scores_from
-from llm.scoring.prefix_tree import Pack, PrefixTree
-from llm.scoring.readout import LogitsDtype, empty_readout, head_of, read_out
+from llm.scoring.pack_run import round_up, row_quantum, run_pack
+from llm.scoring.prefix_cache import PrefixCache
+from llm.scoring.prefix_tree import PrefixTree, Slots, Tokens
+from llm.scoring.readout import LogitsDtype, head_of, read_out
 from llm.scoring.requests import ScoreRequest, TokenScores
-from llm.scoring.spans import Plan, Queries, plan
+from llm.scoring.targets import Targets
 
-VERSION = "1"
+VERSION = "2"
 """Part of the identity of a stored score; changes whenever the engine's arithmetic does."""
 
-_ROWS_TO_READ = 512
-_PACKS_TO_READ = 8
+ROWS_TO_READ = 512
+PACKS_TO_READ = 8
 """Scored positions wait for company until there are this many of them, or so many packs have passed."""
+
+MOST_RETAINED = 2**15
+"""Tokens kept between calls, whatever the budget."""
 
 OnScored = Callable[[Sequence[int], Sequence[TokenScores]], None]
 
@@ -50,24 +52,52 @@ class EngineStats:
 class ScoringEngine:
     """Scores (context, continuation) requests on a decoder that exposes `hidden_states` and `project`.
 
-    `logits_dtype` is the dtype logits are rounded to and their log-softmax is taken in. `pack_tokens` is how many
-    tokens go through the layers together: it bounds activations, and with the longest sequence the keys and values.
+    Calls from several threads take turns.
+
+    Args:
+        logits_dtype: the dtype logits are rounded to and their log-softmax is taken in.
+        pack_tokens: how many tokens go through the layers together; it bounds activations, and with the longest
+            sequence the keys and values.
+        retain_bytes: keys and values of shared prefixes that stay held from one call to the next.
     """
 
-    def __init__(self, model: Any, *, logits_dtype: LogitsDtype = "float32", pack_tokens: int = 1024) -> None:
+    def __init__(
+        self,
+        model: Any,
+        *,
+        logits_dtype: LogitsDtype = "float32",
+        pack_tokens: int = 1024,
+        retain_bytes: int = 128 * 2**20,
+    ) -> None:
         if pack_tokens < 1:
             raise InputError(f"pack_tokens is {pack_tokens}: give at least 1")
+        if retain_bytes < 0:
+            raise InputError(f"retain_bytes is {retain_bytes}: give 0 to keep nothing between calls, or more")
+        keep_freed_memory()
         self.model = model
-        self.logits_dtype: LogitsDtype = logits_dtype
         self.pack_tokens = pack_tokens
         self.stats = EngineStats()
-        keep_freed_memory()
+        self._head = head_of(model, logits_dtype)
         self._product = chosen_product(model)
+        self._pool = KeyValuePool.for_model(model)
+        self._cache = PrefixCache(min(retain_bytes // self._pool.bytes_per_slot, MOST_RETAINED))
+        self._lock = threading.Lock()
+
+    @property
+    def logits_dtype(self) -> LogitsDtype:
+        return self._head.logits_dtype
 
     @property
     def version(self) -> str:
         """What beside model and dtypes decides a score's last bits: the engine's arithmetic, torch and its kernels."""
         return f"engine {VERSION}, torch {torch.__version__}, {self._product} products"
+
+    @property
+    def invariant(self) -> bool | str:
+        """True where a score's bits do not depend on its company, else the reason why that is not promised."""
+        if self.model.device.type == "cpu":
+            return True
+        return f"products on {self.model.device.type} may change kernels, and with them last bits, with their shapes"
 
     def score(
         self, requests: Sequence[ScoreRequest], *, top_k: int = 0, on_scored: OnScored | None = None
@@ -78,77 +108,81 @@ class ScoringEngine:
             InputError: a request is longer than the model, or holds an id the model has no row for.
         """
         began = time.perf_counter()
-        job = _Job(self, requests, top_k, on_scored)
-        with torch.inference_mode(), full_precision():
-            job.run()
+        answers = _Answers(requests, on_scored)
+        _check(answers.places, self.model)
+        with self._lock, torch.inference_mode(), full_precision():
+            self._score(answers, top_k)
         self.stats.seconds += time.perf_counter() - began
-        return job.results()
+        return answers.in_order()
+
+    def _score(self, answers: "_Answers", top_k: int) -> None:
+        answers.give([(request, _NOTHING) for request in answers.places if not request.continuation_ids])
+        requests = [request for request in answers.places if request.continuation_ids]
+        sequences: list[Tokens] = [(request.context_ids + request.continuation_ids)[:-1] for request in requests]
+        limits = [len(request.context_ids) - 1 for request in requests]
+        if not requests:
+            return
+        try:
+            tree = PrefixTree(sequences, self._cache.known(sequences, limits))
+            run = _Run(tree, Targets(requests, tree), self._cache.reserve(tree, limits))
+            self._count(answers, requests, run)
+            self._run(run, answers, top_k)
+        except BaseException:
+            self._cache.clear()  # it may name keys and values that were not computed
+            raise
+
+    def _count(self, answers: "_Answers", requests: list[ScoreRequest], run: "_Run") -> None:
+        self.stats.num_distinct_tokens += len(run.tree)
+        self.stats.num_scored_positions += len(run.targets.rows)
+        for request in requests:
+            length = len(request.context_ids) + len(request.continuation_ids) - 1
+            self.stats.num_total_tokens += length * len(answers.places[request])
+
+    def _run(self, run: "_Run", answers: "_Answers", top_k: int) -> None:
+        tree, targets = run.tree, run.targets
+        num_packs = -(-len(tree) // self.pack_tokens)
+        pack_tokens = round_up(-(-len(tree) // num_packs), row_quantum())
+        num_kept, held = self._cache.capacity, self._cache.extent
+        self._pool.resize(num_kept + tree.capacity(pack_tokens), keep=held)
+        pending: list[Tensor] = []
+        num_read = 0
+        packs = tree.packs(pack_tokens, first_slot=num_kept, reserved=run.reserved)
+        for number, pack in enumerate(packs, start=1):
+            keep = targets.rows_between(pack.first, pack.last) - pack.first
+            pending.append(run_pack(self.model, self._pool, pack, keep))
+            num_rows = sum(map(len, pending))
+            if num_rows >= ROWS_TO_READ or number % PACKS_TO_READ == 0 or pack.last == len(tree):
+                pairs = targets.pairs_between(num_read, num_read + num_rows)
+                targets.take(read_out(self._head, torch.cat(pending), *pairs, top_k=top_k))
+                answers.give(targets.complete(pack.last))
+                pending, num_read = [], num_read + num_rows
+        self._pool.resize(min(self._pool.capacity, num_kept + self.pack_tokens), keep=held)
 
 
-class _Job:
-    """One call of `score`."""
+_NOTHING = TokenScores(logprobs=(), is_greedy=True)
 
-    def __init__(
-        self, engine: ScoringEngine, requests: Sequence[ScoreRequest], top_k: int, on_scored: OnScored | None
-    ) -> None:
-        self.engine, self.model, self.top_k = engine, engine.model, top_k
+
+@dataclass(frozen=True)
+class _Run:
+    """A tree, what is read from it, and the slots of its tokens that stay."""
+
+    tree: PrefixTree
+    targets: Targets
+    reserved: dict[int, Slots]
+
+
+class _Answers:
+    """The scores of a call's requests as they come; `places` are the indices of each distinct one."""
+
+    def __init__(self, requests: Sequence[ScoreRequest], on_scored: OnScored | None) -> None:
         self.on_scored = on_scored
-        self.head = head_of(engine.model, engine.logits_dtype)
         self.places: dict[ScoreRequest, list[int]] = {}
         for index, request in enumerate(requests):
             self.places.setdefault(request, []).append(index)
-        _check(self.places, self.model)
         self.found: list[TokenScores | None] = [None] * len(requests)
-        self.distinct = [request for request in self.places if request.continuation_ids]
-        self._answer([(request, _EMPTY) for request in self.places if not request.continuation_ids])
 
-        sequences = [(request.context_ids + request.continuation_ids)[:-1] for request in self.distinct]
-        self.tree = PrefixTree(sequences)
-        self.targets = _Targets(self.distinct, self.tree)
-        engine.stats.num_distinct_tokens += len(self.tree)
-        engine.stats.num_total_tokens += sum(
-            len(self.places[r]) * len(s) for r, s in zip(self.distinct, sequences, strict=True)
-        )
-        engine.stats.num_scored_positions += len(self.targets.rows)
-
-    def results(self) -> list[TokenScores]:
-        assert all(scores is not None for scores in self.found)
-        return [scores for scores in self.found if scores is not None]
-
-    def run(self) -> None:
-        if not len(self.tree):
-            return
-        quantum = row_quantum()
-        num_packs = -(-len(self.tree) // self.engine.pack_tokens)
-        pack_tokens = _round_up(-(-len(self.tree) // num_packs), quantum)
-        config = self.model.config
-        pool = KeyValuePool(
-            num_layers=config.num_hidden_layers,
-            capacity=self.tree.capacity(pack_tokens),
-            num_heads=config.num_key_value_heads,
-            head_dim=config.head_dim,
-            dtype=torch.float32 if self.model.device.type == "cpu" else self.model.dtype,
-            device=self.model.device,
-        )
-        pending: list[Tensor] = []
-        num_read = 0
-        for number, pack in enumerate(self.tree.packs(pack_tokens), start=1):
-            keep = self.targets.rows_between(pack.first, pack.first + len(pack.ids)) - pack.first
-            pending.append(_PackRun(self.model, pool, pack, keep, quantum).hidden_states())
-            num_rows, computed = sum(map(len, pending)), pack.first + len(pack.ids)
-            if num_rows >= _ROWS_TO_READ or number % _PACKS_TO_READ == 0 or computed == len(self.tree):
-                self._read(torch.cat(pending), num_read, num_read + num_rows, computed)
-                pending, num_read = [], num_read + num_rows
-
-    def _read(self, hidden: Tensor, first: int, last: int, computed: int) -> None:
-        """Score the scored rows number first … last - 1, whose states `hidden` are, and answer the requests that are
-        complete when the flat indices below `computed` are done.
-        """
-        rows, targets = self.targets.pairs_between(first, last)
-        self.targets.found.extend(read_out(self.head, hidden, rows, targets, top_k=self.top_k))
-        self._answer(self.targets.complete(computed))
-
-    def _answer(self, answers: list[tuple[ScoreRequest, TokenScores]]) -> None:
+    def give(self, answers: list[tuple[ScoreRequest, TokenScores]]) -> None:
+        """Scores of distinct requests."""
         for request, scores in answers:
             for index in self.places[request]:
                 self.found[index] = scores
@@ -156,129 +190,10 @@ class _Job:
             indices = [index for request, _ in answers for index in self.places[request]]
             self.on_scored(indices, [scores for request, scores in answers for _ in self.places[request]])
 
-
-_EMPTY = TokenScores(logprobs=(), is_greedy=True)
-
-
-class _Targets:
-    """Which (flat position, target token) pairs are read, each once, and which of them make up a request.
-
-    `rows` are the distinct scored flat positions, ascending; pairs are sorted by position, then token.
-    """
-
-    def __init__(self, requests: Sequence[ScoreRequest], tree: PrefixTree) -> None:
-        self.requests = requests
-        flats = [
-            tree.flat_indices(number, len(r.context_ids) - 1, len(r.context_ids) + len(r.continuation_ids) - 1)
-            for number, r in enumerate(requests)
-        ]
-        pairs = sorted(
-            {
-                pair
-                for r, flat in zip(requests, flats, strict=True)
-                for pair in zip(flat, r.continuation_ids, strict=True)
-            }
-        )
-        number_of = {pair: number for number, pair in enumerate(pairs)}
-        self.numbers = [
-            [number_of[pair] for pair in zip(flat, r.continuation_ids, strict=True)]
-            for r, flat in zip(requests, flats, strict=True)
-        ]
-        self.flats = np.array([flat for flat, _ in pairs], dtype=np.int64)
-        self.tokens = np.array([token for _, token in pairs], dtype=np.int64)
-        self.rows = np.unique(self.flats)
-        self.waiting = sorted(range(len(requests)), key=lambda number: flats[number][-1], reverse=True)
-        self.last_flat = [flat[-1] for flat in flats]
-        self.found = empty_readout()
-
-    def rows_between(self, first: int, last: int) -> np.ndarray:
-        """The scored flat positions first … last - 1."""
-        low, high = np.searchsorted(self.rows, [first, last])
-        return self.rows[low:high]
-
-    def pairs_between(self, first: int, last: int) -> tuple[Tensor, Tensor]:
-        """(scored row, counted from `first`; target token) of the pairs of the scored rows number first … last - 1."""
-        rows = self.rows[first:last]
-        low, high = (0, 0) if not len(rows) else np.searchsorted(self.flats, [rows[0], rows[-1] + 1])
-        numbers = np.searchsorted(rows, self.flats[low:high])
-        return torch.from_numpy(numbers), torch.from_numpy(self.tokens[low:high])
-
-    def complete(self, flat: int) -> list[tuple[ScoreRequest, TokenScores]]:
-        """The requests all of whose positions lie before flat index `flat`, and not handed out before."""
-        done = []
-        while self.waiting and self.last_flat[self.waiting[-1]] < flat:
-            number = self.waiting.pop()
-            done.append((self.requests[number], scores_from(self.found, self.numbers[number])))
-        return done
-
-
-class _PackRun:
-    """One pack through the layers. `keep` are the rows whose final hidden states are wanted."""
-
-    def __init__(self, model: Any, pool: KeyValuePool, pack: Pack, keep: np.ndarray, quantum: int) -> None:
-        self.model, self.pool, self.pack = model, pool, pack
-        self.num_wanted = len(keep)
-        self.keep = keep if len(keep) else np.zeros(1, dtype=np.int64)
-        self.num_tokens = len(pack.ids)
-        self.num_rows = _round_up(self.num_tokens, quantum)
-        self.num_kept = _round_up(len(self.keep), quantum)
-        self.last_layer = model.config.num_hidden_layers - 1
-        self.can_keep = "keep" in inspect.signature(model.hidden_states).parameters
-        windows = getattr(model.config, "layer_windows", None)
-        self.windows = windows or [model.config.sliding_window] * model.config.num_hidden_layers
-        self.plans: dict[tuple[bool, int | None], Plan] = {}
-        self.paths = [np.array(chunk.path, dtype=np.int64) for chunk in pack.chunks]
-        first, last = min(pack.slots), max(pack.slots)
-        together = last - first == self.num_tokens - 1 and list(pack.slots) == list(range(first, last + 1))
-        device = model.device
-        self.slots = slice(first, last + 1) if together else torch.tensor(pack.slots, device=device)
-
-    def hidden_states(self) -> Tensor:
-        """(len(keep), hidden)."""
-        device = self.model.device
-        padding = [0] * (self.num_rows - self.num_tokens)
-        ids = torch.tensor([*self.pack.ids, *padding], device=device)
-        positions = torch.tensor([*self.pack.positions, *padding], device=device)
-        kept = torch.from_numpy(np.pad(self.keep, (0, self.num_kept - len(self.keep)))).to(device)
-        if self.can_keep:
-            return self.model.hidden_states(ids, positions, self._attend, keep=kept)[: self.num_wanted]
-        return self.model.hidden_states(ids, positions, self._attend)[kept[: self.num_wanted]]
-
-    def _attend(self, layer: int, q: Tensor, k: Tensor, v: Tensor) -> Tensor:
-        self.pool.store(layer, self.slots, k[: self.num_tokens], v[: self.num_tokens])
-        partial = self.can_keep and layer == self.last_layer
-        return attend(self._plan(partial, self.windows[layer]), self.pool, layer, q)
-
-    def _plan(self, partial: bool, window: int | None) -> Plan:
-        if (partial, window) not in self.plans:
-            rows = self.num_kept if partial else self.num_rows
-            self.plans[partial, window] = plan(self._queries(partial), rows, window=window, device=self.model.device)
-        return self.plans[partial, window]
-
-    def _queries(self, partial: bool) -> list[Queries]:
-        found, first = [], 0
-        for chunk, path in zip(self.pack.chunks, self.paths, strict=True):
-            last = first + chunk.stop - chunk.start
-            rows = np.arange(first, last)
-            positions = np.arange(chunk.start, chunk.stop)
-            if partial:
-                low, high = np.searchsorted(self.keep, [first, last])
-                rows, positions = np.arange(low, high), self.keep[low:high] - first + chunk.start
-            if len(rows):
-                found.append(Queries(positions=positions, rows=rows, path=path))
-            first = last
+    def in_order(self) -> list[TokenScores]:
+        found = [scores for scores in self.found if scores is not None]
+        assert len(found) == len(self.found), "every request is answered"
         return found
-
-
-def row_quantum() -> int:
-    """Packs hold a multiple of this many rows: at least 64, and 32 for each thread, so that no thread's share of an
-    element-wise step ends in the middle of a vector.
-    """
-    return max(64, 32 * torch.get_num_threads())
-
-
-def _round_up(number: int, step: int) -> int:
-    return -(-number // step) * step
 
 
 def _check(requests: dict[ScoreRequest, list[int]], model: Any) -> None:

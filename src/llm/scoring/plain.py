@@ -34,7 +34,7 @@ class PlainScorer:
             return TokenScores(logprobs=(), is_greedy=True)
         device = next(self.model.parameters()).device
         ids = torch.tensor([(request.context_ids + request.continuation_ids)[:-1]], device=device)
-        logits = _logits_of(self.model(ids))[0, len(request.context_ids) - 1 :]
+        logits = logits_of(self.model(ids))[0, len(request.context_ids) - 1 :]
         head = Head(
             project=lambda block, first, last: block[:, first:last],
             vocab_size=logits.shape[-1],
@@ -64,7 +64,7 @@ def make_scorer(model: nn.Module, **settings: Any) -> Scorer:
     return PlainScorer(model, logits_dtype=settings.get("logits_dtype", "float32"))
 
 
-def _logits_of(output: Any) -> Tensor:
+def logits_of(output: Any) -> Tensor:
     """The logits of a module's answer: the tensor itself, or its `logits` field."""
     logits = output if isinstance(output, Tensor) else output.logits
     assert isinstance(logits, Tensor)

@@ -7,22 +7,32 @@ must be remembered between packs is the path to the next token and nothing else.
 
 import heapq
 from bisect import bisect_right
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
 Tokens = tuple[int, ...]
+Slots = tuple[int, ...]
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Branch:
-    """The tokens a sequence adds to the tree: positions start … len(tokens) - 1 of `tokens`, the first of them at
-    flat index `first`. Position start - 1 lies on branch number `parent` (-1 for a root).
+    """The tokens a sequence adds to the tree.
+
+    Positions before `shared` lie on earlier branches, position shared - 1 on branch number `parent` (-1 for a root).
+    Positions shared … start - 1 are held already, in the `known` slots. Positions start … len(tokens) - 1 are to be
+    computed, the first of them at flat index `first`.
     """
 
     tokens: Tokens
-    start: int
+    shared: int
+    known: Slots
     first: int
     parent: int
+
+    @property
+    def start(self) -> int:
+        """The first position to compute."""
+        return self.shared + len(self.known)
 
     @property
     def last(self) -> int:
@@ -30,7 +40,8 @@ class Branch:
         return self.first + len(self.tokens) - self.start
 
     def flat(self, position: int) -> int:
-        """The flat index of one of the branch's own positions."""
+        """The flat index of one of the branch's computed positions (or the one after its last)."""
+        assert position >= self.start, "a held position has no flat index"
         return self.first + position - self.start
 
 
@@ -43,7 +54,7 @@ class Chunk:
 
     start: int
     stop: int
-    path: tuple[int, ...]
+    path: Slots
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -57,62 +68,78 @@ class Pack:
     first: int
     ids: tuple[int, ...]
     positions: tuple[int, ...]
-    slots: tuple[int, ...]
+    slots: Slots
     chunks: tuple[Chunk, ...]
+
+    @property
+    def last(self) -> int:
+        """The flat index after the pack's last token."""
+        return self.first + len(self.ids)
 
 
 class PrefixTree:
-    """The distinct tokens of `sequences` (none empty), depth first, each once; `len(tree)` counts them.
+    """The distinct tokens of `sequences` (none empty) that are to be computed, depth first, each once.
 
-    `branches` stand in flat order; `branch_of[s]` is the number of the branch in which sequence s ends.
+    `known[s]`, where given, are the slots that hold the leading positions of sequence s, never all of them.
+    `len(tree)` counts tokens; `branches` stand in flat order; `branch_of[s]` is the branch in which sequence s ends.
     """
 
-    def __init__(self, sequences: Sequence[Tokens]) -> None:
+    def __init__(self, sequences: Sequence[Tokens], known: Sequence[Slots] = ()) -> None:
         self.branches: list[Branch] = []
         self.branch_of = [0] * len(sequences)
+        self.longest = max(map(len, sequences), default=0)
         open_branches: list[int] = []
         previous: Tokens = ()
         for index in sorted(range(len(sequences)), key=sequences.__getitem__):
             tokens = sequences[index]
             if not tokens:
                 raise ValueError(f"sequence {index} is empty: every sequence needs at least one token")
-            start = common_length(previous, tokens)
-            if start < len(tokens):
-                self._add(tokens, start, open_branches)
+            shared = common_length(previous, tokens)
+            if shared < len(tokens):
+                self._add(tokens, shared, known[index][shared:] if known else (), open_branches)
             self.branch_of[index] = len(self.branches) - 1
             previous = tokens
 
     def __len__(self) -> int:
         return self.branches[-1].last if self.branches else 0
 
-    @property
-    def longest(self) -> int:
-        """The length of the longest sequence."""
-        return max((len(branch.tokens) for branch in self.branches), default=0)
-
     def flat_indices(self, sequence: int, start: int, stop: int) -> list[int]:
-        """Flat indices of positions start … stop - 1 of sequence number `sequence`, in position order."""
+        """Flat indices of positions start … stop - 1 of sequence number `sequence`, in position order.
+
+        None of these positions may be held already.
+        """
         runs = []
-        number = self.branch_of[sequence]
-        while stop > start:
-            branch = self.branches[number]
-            if branch.start < stop:
-                low = max(start, branch.start)
-                runs.append(range(branch.flat(low), branch.flat(stop)))
-                stop = low
-            number = branch.parent
+        for number, low, high in self.owners(self.branch_of[sequence], stop):
+            if high > start:
+                branch = self.branches[number]
+                runs.append(range(branch.flat(max(start, low)), branch.flat(high)))
         return [index for run in reversed(runs) for index in run]
+
+    def owners(self, number: int, stop: int) -> Iterator[tuple[int, int, int]]:
+        """(branch, low, high), last first: the branches on which positions low … high - 1 before `stop` lie, of the
+        sequence that ends in branch `number`.
+        """
+        while stop > 0:
+            branch = self.branches[number]
+            if branch.shared < stop:
+                yield number, branch.shared, stop
+                stop = branch.shared
+            number = branch.parent
 
     def capacity(self, pack_tokens: int) -> int:
         """Slots that suffice for packs of that many tokens: a pack and the longest path to it."""
         return min(len(self), self.longest + pack_tokens)
 
-    def packs(self, pack_tokens: int) -> Iterator[Pack]:
-        """The flat list in slices of `pack_tokens` (the last may be shorter), with slots below `capacity`.
+    def packs(
+        self, pack_tokens: int, *, first_slot: int = 0, reserved: Mapping[int, Slots] | None = None
+    ) -> Iterator[Pack]:
+        """The flat list in slices of `pack_tokens` (the last may be shorter).
 
-        A token's slot is given to another as soon as no later pack conditions on it.
+        Slots are `first_slot` … first_slot + capacity - 1; a token's slot is given to another as soon as no later
+        pack conditions on it. A branch's leading computed tokens go to its `reserved` slots, lower ones, which stay.
         """
-        slots = _Slots(self.capacity(pack_tokens))
+        slots = _Slots(first_slot, self.capacity(pack_tokens))
+        reserved = reserved or {}
         path: list[int] = []
         for first in range(0, len(self), pack_tokens):
             last = min(first + pack_tokens, len(self))
@@ -120,44 +147,51 @@ class PrefixTree:
             chunks: list[Chunk] = []
             taken: list[int] = []
             pieces = list(self._pieces(first, last))
-            for _branch, start, stop in pieces:
-                retired += _cut(path, start)
-                fresh = slots.take(stop - start)
+            for number, start, stop in pieces:
+                branch = self.branches[number]
+                if start == branch.start:
+                    retired += _cut(path, branch.shared)
+                    path += branch.known
+                kept = reserved.get(number, ())[start - branch.start : stop - branch.start]
+                fresh = [*kept, *slots.take(stop - start - len(kept))]
                 path += fresh
                 taken += fresh
                 chunks.append(Chunk(start=start, stop=stop, path=tuple(path)))
+            tokens = [(self.branches[number].tokens, start, stop) for number, start, stop in pieces]
             yield Pack(
                 first=first,
-                ids=tuple(token for branch, start, stop in pieces for token in branch.tokens[start:stop]),
-                positions=tuple(position for _, start, stop in pieces for position in range(start, stop)),
+                ids=tuple(token for ids, start, stop in tokens for token in ids[start:stop]),
+                positions=tuple(position for _, start, stop in tokens for position in range(start, stop)),
                 slots=tuple(taken),
                 chunks=tuple(chunks),
             )
             slots.give(retired + _cut(path, self._conditioned_on(last)))
 
-    def _add(self, tokens: Tokens, start: int, open_branches: list[int]) -> None:
-        while open_branches and self.branches[open_branches[-1]].start >= start:
+    def _add(self, tokens: Tokens, shared: int, known: Slots, open_branches: list[int]) -> None:
+        while open_branches and self.branches[open_branches[-1]].shared >= shared:
             open_branches.pop()
         parent = open_branches[-1] if open_branches else -1
         open_branches.append(len(self.branches))
-        self.branches.append(Branch(tokens=tokens, start=start, first=len(self), parent=parent))
+        assert shared + len(known) < len(tokens), "a sequence is never held whole"
+        self.branches.append(Branch(tokens=tokens, shared=shared, known=known, first=len(self), parent=parent))
 
-    def _pieces(self, first: int, last: int) -> Iterator[tuple[Branch, int, int]]:
-        """(branch, start, stop) of the positions that make up flat indices first … last - 1."""
+    def _pieces(self, first: int, last: int) -> Iterator[tuple[int, int, int]]:
+        """(branch number, start, stop) of the positions that make up flat indices first … last - 1."""
         number = bisect_right(self.branches, first, key=lambda branch: branch.first) - 1
         while first < last:
             branch = self.branches[number]
             until = min(last, branch.last)
             start = branch.start + first - branch.first
-            yield branch, start, start + until - first
+            yield number, start, start + until - first
             first, number = until, number + 1
 
     def _conditioned_on(self, flat: int) -> int:
-        """How many positions of the current path the token at flat index `flat` conditions on (0 at the end)."""
+        """How much of the current path the token at flat index `flat` and later ones need (nothing at the end)."""
         if flat >= len(self):
             return 0
-        _, start, _ = next(self._pieces(flat, flat + 1))
-        return start
+        number, start, _ = next(self._pieces(flat, flat + 1))
+        branch = self.branches[number]
+        return branch.shared if start == branch.start else start
 
 
 def common_length(first: Tokens, second: Tokens) -> int:
@@ -180,15 +214,18 @@ def _cut(path: list[int], length: int) -> list[int]:
 
 
 class _Slots:
-    """Numbers below `capacity`, the lowest free ones first, so that what is taken together mostly lies together."""
+    """Numbers first … first + count - 1, the lowest free ones first: what is taken together mostly lies together."""
 
-    def __init__(self, capacity: int) -> None:
-        self._free = list(range(capacity))
+    def __init__(self, first: int, count: int) -> None:
+        self._first = first
+        self._free = list(range(first, first + count))
 
     def take(self, count: int) -> list[int]:
         assert count <= len(self._free), "more slots asked for than the schedule's own capacity"
         return [heapq.heappop(self._free) for _ in range(count)]
 
     def give(self, slots: Iterable[int]) -> None:
+        """Take slots back; those below the first are not this range's and stay taken."""
         for slot in slots:
-            heapq.heappush(self._free, slot)
+            if slot >= self._first:
+                heapq.heappush(self._free, slot)

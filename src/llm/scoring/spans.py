@@ -10,6 +10,7 @@ in tiles of 16 queries. No torch here beyond index tensors: `plan` turns a pack 
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cache
+from itertools import pairwise
 
 import numpy as np
 import torch
@@ -38,14 +39,15 @@ class Queries:
 
 @dataclass(frozen=True, kw_only=True)
 class TileCall:
-    """Tiles of GRAIN queries, each with its own keys: `slots` (tiles, L). `first` … `last` are their tiles' numbers
-    in the plan's `tile_rows`. `offset` is None without a mask, else the position of the first query of a tile minus
-    that of its first key. `rows` are the rows of q served and `places` their place among the call's queries.
+    """Tiles of GRAIN queries, each with its own `length` keys: tiles first … last - 1 of the plan, whose keys begin at
+    `keys` in its `tile_slots`. `offset` is None without a mask, else the position of a tile's first query minus that
+    of its first key. `rows` are the rows of q served and `places` their place among the call's queries.
     """
 
     first: int
     last: int
-    slots: Tensor
+    length: int
+    keys: int
     level: int
     offset: int | None
     window: int | None
@@ -57,8 +59,8 @@ class TileCall:
 class SharedCall:
     """Many queries over the same keys: `slots` (L,) or, where they lie together, a slice.
 
-    Either the queries are the rows start … stop of q (whole grains), of which `runs` are served, or `gather` (whole
-    grains) names them and its leading len(rows) are.
+    Either the queries are the rows start … stop - 1 of q (whole grains), of which `runs` are served, or `gather`
+    (Hkv, whole grains) names them, as in `Plan.tile_heads`, and the leading len(rows) are served.
     """
 
     level: int
@@ -74,15 +76,17 @@ class SharedCall:
 class Plan:
     """The attention of `num_rows` queries: level 0 serves each row once, every further level a row at most once.
 
-    `tile_rows` (tiles, GRAIN) are the rows of q in every small tile; `own` (num_rows,) says where among the queries
-    of the leading `own_tiles` tiles each row's own block was computed.
+    `tile_heads` (Hkv, tiles * GRAIN) names the queries of all small tiles, for key head h as h * num_rows + row;
+    `tile_slots` are the tiles' keys one after the other. The leading calls are those of level 0, and `own` (num_rows,)
+    says where among their queries each row stands.
     """
 
     num_rows: int
     num_levels: int
-    tile_rows: Tensor
+    tile_heads: Tensor
+    tile_slots: Tensor
     own: Tensor
-    own_tiles: int
+    num_own: int
     tiles: tuple[TileCall, ...]
     shared: tuple[SharedCall, ...]
 
@@ -98,13 +102,13 @@ def full_spans(block: int) -> tuple[tuple[int, int], ...]:
     return tuple(spans)
 
 
-def plan(chunks: Sequence[Queries], num_rows: int, *, window: int | None, device: torch.device) -> Plan:
-    """The calls that serve `chunks`, whose rows lie below `num_rows`; rows of no chunk get the values of row 0.
+def plan(chunks: Sequence[Queries], num_rows: int, *, num_heads: int, window: int | None, device: torch.device) -> Plan:
+    """The calls that serve `chunks`, whose rows lie below `num_rows`; rows of no chunk get the values of some other.
 
     With a sliding `window` a query sees the last `window` positions, itself included: from the first grain that
-    reaches beyond it on, one tile holds the grain's whole window.
+    reaches beyond it on, one tile holds the grain's whole window. `num_heads` is Hkv.
     """
-    planner = _Planner(num_rows, window, device)
+    planner = _Planner(num_rows, num_heads, window, device)
     for queries in chunks:
         planner.add(queries)
     return planner.finish()
@@ -120,23 +124,26 @@ class _Tile:
 
 
 class _Planner:
-    def __init__(self, num_rows: int, window: int | None, device: torch.device) -> None:
-        self.num_rows, self.window, self.device = num_rows, window, device
-        self.own: dict[tuple[int, int | None, int | None], list[_Tile]] = {}
+    def __init__(self, num_rows: int, num_heads: int, window: int | None, device: torch.device) -> None:
+        self.num_rows, self.num_heads, self.window, self.device = num_rows, num_heads, window, device
+        self.own: dict[tuple[int, int, int], list[_Tile]] = {}
         self.groups: dict[tuple[int, int, int, int], list[tuple[np.ndarray, np.ndarray]]] = {}
+        self.tiles: list[_Tile] = []
+        self.num_keys = 0
 
     def add(self, queries: Queries) -> None:
         grains = queries.positions // GRAIN
-        edges = np.flatnonzero(np.diff(grains)) + 1
-        for first, last in zip([0, *edges.tolist()], [*edges.tolist(), len(grains)], strict=True):
+        for first, last in _stretches(grains):
             self._add_grain(queries, int(grains[first]), first, last)
-        self._add_spans(queries)
+        blocks = queries.positions // BLOCK
+        for first, last in _stretches(blocks):
+            self._add_spans(queries, int(blocks[first]), first, last)
 
     def _add_grain(self, queries: Queries, grain: int, first: int, last: int) -> None:
         """The tile in which positions GRAIN * grain onwards read their own block."""
         start, stop = GRAIN * grain, GRAIN * (grain + 1)
-        window = self.window if self.window is not None and stop > self.window else None
-        origin = start // BLOCK * BLOCK if window is None else max(0, start + 1 - window) // GRAIN * GRAIN
+        window = self.window if self.window is not None and stop > self.window else 0
+        origin = max(0, start + 1 - window) // GRAIN * GRAIN if window else start // BLOCK * BLOCK
         places = queries.positions[first:last] - start
         real = np.zeros(GRAIN, dtype=bool)
         real[places] = True
@@ -145,28 +152,25 @@ class _Planner:
         slots = queries.path[np.minimum(np.arange(origin, stop), len(queries.path) - 1)]
         self.own.setdefault((stop - origin, start - origin, window), []).append(_Tile(rows, slots, real))
 
-    def _add_spans(self, queries: Queries) -> None:
-        blocks = queries.positions // BLOCK
-        edges = np.flatnonzero(np.diff(blocks)) + 1
-        for first, last in zip([0, *edges.tolist()], [*edges.tolist(), len(blocks)], strict=True):
-            rows = queries.rows[first:last]
-            if self.window is not None:
-                rows = rows[queries.positions[first:last] // GRAIN * GRAIN + GRAIN <= self.window]
-            for level, (start, length) in enumerate(full_spans(int(blocks[first])), start=1):
-                if len(rows):
-                    slots = queries.path[start : start + length]
-                    self.groups.setdefault((level, start, length, int(slots[-1])), []).append((rows, slots))
+    def _add_spans(self, queries: Queries, block: int, first: int, last: int) -> None:
+        rows = queries.rows[first:last]
+        if self.window is not None:
+            rows = rows[queries.positions[first:last] // GRAIN * GRAIN + GRAIN <= self.window]
+        for level, (start, length) in enumerate(full_spans(block), start=1):
+            if len(rows):
+                slots = queries.path[start : start + length]
+                self.groups.setdefault((level, start, length, int(slots[-1])), []).append((rows, slots))
 
     def finish(self) -> Plan:
-        tiles: list[_Tile] = []
-        calls: list[TileCall] = []
-        for (_, offset, window), members in sorted(self.own.items(), key=lambda item: item[0][:2]):
-            calls.append(self._tile_call(tiles, members, 0, offset, window))
-        own_tiles = len(tiles)
+        calls = [
+            self._tile_call(members, 0, offset, window or None)
+            for (_, offset, window), members in sorted(self.own.items(), key=lambda item: item[0])
+        ]
+        num_own = len(calls)
+        rows = np.concatenate([tile.rows for tile in self.tiles])
+        real = np.concatenate([tile.real for tile in self.tiles])
         own = np.zeros(self.num_rows, dtype=np.int64)
-        flat = np.concatenate([tile.rows for tile in tiles])
-        real = np.concatenate([tile.real for tile in tiles])
-        own[flat[real]] = np.flatnonzero(real)
+        own[rows[real]] = np.flatnonzero(real)
 
         shared: list[SharedCall] = []
         small: dict[tuple[int, int], list[_Tile]] = {}
@@ -176,28 +180,28 @@ class _Planner:
                 shared.append(self._shared_call(level, rows, slots))
             else:
                 small.setdefault((level, length), []).extend(_grains(rows, slots))
-        for (level, _), members in sorted(small.items()):
-            calls.append(self._tile_call(tiles, members, level, None, None))
+        calls += [self._tile_call(members, level, None, None) for (level, _), members in sorted(small.items())]
         return Plan(
             num_rows=self.num_rows,
             num_levels=1 + max((key[0] for key in self.groups), default=0),
-            tile_rows=self._tensor(np.stack([tile.rows for tile in tiles])),
+            tile_heads=self._heads(np.concatenate([tile.rows for tile in self.tiles])),
+            tile_slots=self._tensor(np.concatenate([tile.slots for tile in self.tiles])),
             own=self._tensor(own),
-            own_tiles=own_tiles,
+            num_own=num_own,
             tiles=tuple(calls),
             shared=tuple(sorted(shared, key=lambda call: call.level)),
         )
 
-    def _tile_call(
-        self, tiles: list[_Tile], members: list[_Tile], level: int, offset: int | None, window: int | None
-    ) -> TileCall:
-        first = len(tiles)
-        tiles += members
+    def _tile_call(self, members: list[_Tile], level: int, offset: int | None, window: int | None) -> TileCall:
+        first, keys, length = len(self.tiles), self.num_keys, len(members[0].slots)
+        self.tiles += members
+        self.num_keys += length * len(members)
         real = np.concatenate([tile.real for tile in members])
         return TileCall(
             first=first,
-            last=len(tiles),
-            slots=self._tensor(np.stack([tile.slots for tile in members])),
+            last=len(self.tiles),
+            length=length,
+            keys=keys,
             level=level,
             offset=offset,
             window=window,
@@ -215,9 +219,12 @@ class _Planner:
             start=int(start),
             stop=int(stop),
             runs=runs if dense else (),
-            gather=None if dense else self._tensor(_whole_grains(rows)),
+            gather=None if dense else self._heads(_whole_grains(rows)),
             rows=self._tensor(rows),
         )
+
+    def _heads(self, rows: np.ndarray) -> Tensor:
+        return self._tensor(np.arange(self.num_heads)[:, None] * self.num_rows + rows)
 
     def _tensor(self, values: np.ndarray) -> Tensor:
         return torch.from_numpy(np.ascontiguousarray(values, dtype=np.int64)).to(self.device)
@@ -234,10 +241,15 @@ def _whole_grains(rows: np.ndarray) -> np.ndarray:
     return np.pad(rows, (0, -len(rows) % GRAIN), mode="edge")
 
 
+def _stretches(values: np.ndarray) -> list[tuple[int, int]]:
+    """(first, last) of the stretches of equal values."""
+    edges = [0, *(np.flatnonzero(np.diff(values)) + 1).tolist(), len(values)]
+    return list(pairwise(edges))
+
+
 def _runs(rows: np.ndarray) -> tuple[tuple[int, int], ...]:
-    """(first, last) of the stretches of consecutive row numbers."""
-    edges = np.flatnonzero(np.diff(rows) != 1) + 1
-    return tuple((int(part[0]), int(part[-1]) + 1) for part in np.split(rows, edges))
+    """(first, last) row numbers of the stretches of consecutive ones."""
+    return tuple((int(rows[first]), int(rows[last - 1]) + 1) for first, last in _stretches(rows - np.arange(len(rows))))
 
 
 def _together(slots: np.ndarray) -> slice | None:
