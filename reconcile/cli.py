@@ -159,6 +159,8 @@ def _add_task(parser: argparse.ArgumentParser, task: str) -> None:
     )
     about = "also run either side's protocol on both, nothing shared, and hold every request against its twin"
     parser.add_argument("--prove", action="store_true", help=about)
+    about = "also compute N items' requests (default: 20) in the other dtype and through the plain padded path"
+    parser.add_argument("--numerics", type=_whole_number(1), nargs="?", const=20, metavar="N", help=about)
     _add_side(parser, "lm-eval")
     _add_side(parser, "inspect")
 
@@ -349,6 +351,7 @@ def _options(parsed: argparse.Namespace) -> RunOptions:
         inspect_model=parsed.inspect_model,
         tokenizer=parsed.tokenizer,
         prove=getattr(parsed, "prove", False),
+        numerics=getattr(parsed, "numerics", None),
     )
 
 

@@ -5,13 +5,16 @@ Nothing slow is imported here: the model and the harnesses come in when everythi
 
 import shlex
 import sys
+from collections.abc import Mapping
 from dataclasses import dataclass
 from importlib import metadata
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from llm.errors import InputError
 from reconcile.engines import without_secrets
 from reconcile.ledger import Ledger
+from reconcile.numerics import Numerics
 from reconcile.options import RunOptions
 from reconcile.page_ledger import PageLedger
 from reconcile.progress import Progress
@@ -22,6 +25,9 @@ from reconcile.report.records import RECORDS_NAME, Recorded, write_records
 from reconcile.report.writing import print_report, write_report
 from reconcile.run_folder import working_folder
 from reconcile.runs import HarnessRun
+
+if TYPE_CHECKING:
+    from reconcile.harnesses import LoadedModel
 
 EXIT_ACCOUNTED, EXIT_UNEXPLAINED = 0, 1
 
@@ -37,6 +43,7 @@ class FinishedRun:
     inspect_loglikelihood: HarnessRun | None
     model_fingerprint: str | None
     dtype: str | None
+    numerics: tuple[Numerics, ...] = ()
 
 
 def run_task(options: RunOptions) -> int:
@@ -155,11 +162,25 @@ def _run_harnesses(options: RunOptions, folder: Path, progress: Progress) -> Fin
     }
     if loaded is not None and harnesses.needs_unconditional(options):
         runs = {side: harnesses.fill_unconditional(run, loaded) for side, run in runs.items()}
+    numerics = _numerics(runs, loaded, options, progress) if loaded is not None else ()
     return FinishedRun(
         **runs,
         inspect_loglikelihood=None if likelihoods is None else read_inspect_run(likelihoods),
         model_fingerprint=None if loaded is None else loaded.fingerprint,
         dtype=None if loaded is None else loaded.dtype,
+        numerics=numerics,
+    )
+
+
+def _numerics(
+    runs: Mapping[str, HarnessRun], loaded: "LoadedModel", options: RunOptions, progress: Progress
+) -> tuple[Numerics, ...]:
+    if options.numerics is None:
+        return ()
+    from reconcile.rescoring import rescore
+
+    return rescore(
+        list(runs.items()), model=loaded.model, tokenizer=loaded.tokenizer, options=options, progress=progress
     )
 
 
@@ -201,6 +222,7 @@ def _facts(options: RunOptions, finished: FinishedRun) -> RunFacts:
         versions=installed_versions(),
         command=without_secrets(shlex.join(["python", "-m", "reconcile", *sys.argv[1:]])),
         settings={"lm_eval": dict(finished.lm_eval.settings), "inspect": dict(finished.inspect.settings)},
+        numerics=finished.numerics,
     )
 
 

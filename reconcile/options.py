@@ -48,7 +48,8 @@ class RunOptions:
     harnesses: no score store, an engine each. `out` None means a folder under runs/ named after what was asked.
     `fail_over` is the |gap| above which the exit code is 1 whatever else. `lm_eval_model` and `inspect_model` name
     models of the harnesses' own in place of the decoder; `tokenizer` is whose ids go to the latter instead of text.
-    `prove` runs either side's protocol on both sides as well.
+    `prove` runs either side's protocol on both sides as well. `numerics` is of how many items the requests are computed
+    again another way.
     """
 
     task: Task
@@ -71,6 +72,7 @@ class RunOptions:
     inspect_model: str | None = None
     tokenizer: str | None = None
     prove: bool = False
+    numerics: int | None = None
 
     def __post_init__(self) -> None:
         if self.limit is not None and self.limit < 1:
@@ -86,6 +88,10 @@ class RunOptions:
         if self.engines and "pmi" in (self.lm_eval.normalisation, self.inspect.normalisation):
             raise InputError(
                 "normalisation pmi needs the decoder on both sides: leave out --lm-eval-model and --inspect-model"
+            )
+        if self.engines and self.numerics is not None:
+            raise InputError(
+                "--numerics needs the decoder on both sides: leave out --lm-eval-model and --inspect-model"
             )
 
     @property
@@ -114,7 +120,7 @@ class RunOptions:
     def digest(self) -> str:
         """Ten hex digits naming what was asked: model, data and both protocols, not where the result goes."""
         asked = asdict(self)
-        del asked["out"], asked["fail_over"], asked["prove"]
+        del asked["out"], asked["fail_over"], asked["prove"], asked["numerics"]
         text = json.dumps(asked, sort_keys=True, default=str)
         return hashlib.sha256(text.encode()).hexdigest()[:10]
 

@@ -33,7 +33,8 @@ def proof_options(options: RunOptions) -> Mapping[str, RunOptions]:
     if options.inspect.readout == "loglikelihood" and options.inspect != options.lm_eval:
         goals["inspect"] = options.inspect
     return {
-        side: replace(options, lm_eval=goal, inspect=goal, cache=False, prove=False) for side, goal in goals.items()
+        side: replace(options, lm_eval=goal, inspect=goal, cache=False, prove=False, numerics=None)
+        for side, goal in goals.items()
     }
 
 

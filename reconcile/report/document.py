@@ -70,6 +70,7 @@ def ledger_document(
         "chance": None if statistics is None else {side: _chance(c) for side, c in statistics.chance.items()},
         "statistics": None if statistics is None else _statistics(statistics),
         "agreement": None if proof is None else {**asdict(proof), "holds": proof.holds},
+        "numerics": [asdict(line) for line in facts.numerics],
         "harness_agreement": None if agreement is None else asdict(agreement),
         "notes": list(ledger.notes),
     }

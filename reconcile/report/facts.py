@@ -3,6 +3,8 @@
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
+from reconcile.numerics import Numerics
+
 _BENCHMARKS = {"mmlu": "MMLU", "arc_easy": "ARC-Easy", "wikitext": "WikiText"}
 
 
@@ -10,7 +12,8 @@ _BENCHMARKS = {"mmlu": "MMLU", "arc_easy": "ARC-Easy", "wikitext": "WikiText"}
 class RunFacts:
     """The identity of a run. `fingerprint` is None where logs do not say it; `limit` None means all items.
 
-    `settings` are what each side's log says about its run beside the protocol, by side and name.
+    `settings` are what each side's log says about its run beside the protocol, by side and name. `numerics` is what
+    computing a sample of the requests another way showed.
     """
 
     task: str
@@ -27,6 +30,11 @@ class RunFacts:
     command: str | None = None
     name: str | None = None
     settings: Mapping[str, Mapping[str, str]] = field(default_factory=dict)
+    numerics: tuple[Numerics, ...] = ()
+
+    def __post_init__(self) -> None:
+        lines = (one if isinstance(one, Numerics) else Numerics(**one) for one in self.numerics)  # as read from a file
+        object.__setattr__(self, "numerics", tuple(lines))
 
     @property
     def benchmark(self) -> str:

@@ -12,6 +12,7 @@ from reconcile.report.facts import RunFacts
 from reconcile.report.forms import FORMATS, write_forms
 from reconcile.report.ledger_sections import ledger_sections
 from reconcile.report.names import side_names
+from reconcile.report.numerics_section import numerics_section
 from reconcile.report.page_sections import page_sections
 from reconcile.report.parts import Parts
 from reconcile.report.proof_section import proof_section
@@ -68,6 +69,7 @@ def _choice_report(
         sections.insert(3, proof_section(proof))
     if agreement is not None:
         sections.insert(-3, agreement_section(agreement, side_names(ledger.harnesses)))
+    sections.insert(-3, numerics_section(facts, side_names(ledger.harnesses)))
     sections.insert(-2, recipe_section(ledger, facts, side_names(ledger.harnesses)))
     if statistics is None:
         missing = "Intervals, tests and agreement need scipy: pip install 'harness-bridge[report]'"
