@@ -18,12 +18,12 @@ from typing import TypeVar
 
 from llm.errors import InputError
 from llm.scoring.requests import ScoreRequest, TokenScores
+from llm.scoring.store_check import APPLICATION_ID, faults_in
 from llm.scoring.store_records import DamagedRecordError, pack_scores, request_digest, unpack_scores
 from llm.scoring.stored_scorer import StoredScorer
 
 __all__ = ["ScoreStore", "StoreFullError", "StoreInfo", "StoredScorer"]
 
-APPLICATION_ID = 0x4C4C6D53
 SCHEMA_VERSION = 1
 BUSY_SECONDS = 60
 CHECKED_BYTES = 64 << 20
@@ -110,19 +110,7 @@ class ScoreStore:
 
     def verify(self) -> list[str]:
         """What is wrong with the file: a sentence for each fault, none if it is whole. Nothing is changed."""
-        with self._lock:
-            try:
-                connection = self._open()
-                faults = [
-                    row[0] for row in connection.execute("PRAGMA integrity_check(20)").fetchall() if row[0] != "ok"
-                ]
-                bad = sum(
-                    not _is_whole(digest, record)
-                    for digest, record in connection.execute("SELECT digest, record FROM scores")
-                )
-            except sqlite3.DatabaseError as error:
-                return [f"{self.path} cannot be read: {error}"]
-        return [*faults, *([f"{bad} stored scores do not match their checksums"] if bad else [])]
+        return faults_in(self.path)
 
     def prune(self, max_bytes: int | None = None) -> int:
         """Drop the requests not used for longest until the file fits `max_bytes` (default: its own bound); how many."""
@@ -309,14 +297,6 @@ def _means_damage(error: Exception) -> bool:
         return True
     code = getattr(error, "sqlite_errorcode", 0) & 0xFF
     return code in (sqlite3.SQLITE_CORRUPT, sqlite3.SQLITE_NOTADB)
-
-
-def _is_whole(digest: bytes, record: bytes) -> bool:
-    try:
-        unpack_scores(digest, record)
-    except DamagedRecordError:
-        return False
-    return True
 
 
 def _used_bytes(connection: sqlite3.Connection) -> int:

@@ -13,6 +13,7 @@ if TYPE_CHECKING:
 
 OnScored = Callable[[Sequence[int], Sequence[TokenScores]], None]
 Take = Callable[[Sequence[ScoreRequest], Sequence[TokenScores]], None]
+Journal = Callable[[str, int], object]
 
 BATCH_TOKENS = 16384
 """Tokens scored between two writes, at least, where the scorer itself does not report what it has done."""
@@ -35,12 +36,14 @@ class StoredScorer:
 
     Args:
         namespace: what makes scores comparable, such as `fingerprint|dtype|logits dtype|engine version`.
+        journal: told of so many requests `found` in the store, `computed`, and, once they are on disk, `stored`.
     """
 
-    def __init__(self, scorer: Scorer, store: "ScoreStore", namespace: str) -> None:
+    def __init__(self, scorer: Scorer, store: "ScoreStore", namespace: str, *, journal: Journal | None = None) -> None:
         self.scorer = scorer
         self.store = store
         self.namespace = namespace
+        self.journal: Journal = journal if journal is not None else _nowhere
         self.stats = StoreStats()
         self._reports = "on_scored" in inspect.signature(scorer.score).parameters
 
@@ -66,6 +69,7 @@ class StoredScorer:
         missing = [request for request in places if request not in known]
         self.stats.num_hits += len(known)
         self.stats.num_misses += len(missing)
+        self.journal("found", len(known))
         self._compute(missing, top_k, take)
         return [known[request] for request in requests]
 
@@ -83,13 +87,19 @@ class StoredScorer:
 
     def _keep(self, requests: Sequence[ScoreRequest], scores: Sequence[TokenScores], take: Take) -> None:
         """Store first, then pass on: what was reported is on disk."""
+        self.journal("computed", len(requests))
         pairs = [
             (request, one)
             for request, one in zip(requests, scores, strict=True)
             if all(map(math.isfinite, one.logprobs))
         ]
         self.store.put(self.namespace, [request for request, _ in pairs], [one for _, one in pairs])
+        self.journal("stored", len(requests))
         take(requests, scores)
+
+
+def _nowhere(what: str, number: int) -> None:
+    """A journal that keeps nothing."""
 
 
 def _batches(requests: Sequence[ScoreRequest]) -> list[list[ScoreRequest]]:
