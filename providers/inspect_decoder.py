@@ -280,6 +280,8 @@ class DecoderAPI(ModelAPI):
             "logits_dtype": decoder.logits_dtype,
             "max_length": self._max_length(decoder),
             "prefix_token_id": prefix_token_id(decoder.tokenizer),
+            "bos_token": _special(decoder.tokenizer, "bos"),
+            "eos_token": _special(decoder.tokenizer, "eos"),
         }
 
     def _overlong(
@@ -323,3 +325,9 @@ def _continuation_score(
 
 def _length(request: ScoreRequest) -> int:
     return len(request.context_ids) + len(request.continuation_ids)
+
+
+def _special(tokenizer: Any, name: str) -> list[str] | None:
+    """A special token's text and id, spelled as lm-eval logs it; None where the tokenizer has none."""
+    token_id = getattr(tokenizer, f"{name}_token_id")
+    return None if token_id is None else [getattr(tokenizer, f"{name}_token"), str(token_id)]

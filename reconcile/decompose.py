@@ -79,6 +79,7 @@ def decompose(
         stderr={"lm_eval": lm_eval.stderr, "inspect": inspect.stderr},
         protocols={"lm_eval": lm_eval.protocol, "inspect": inspect.protocol},
         harnesses={"lm_eval": lm_eval.harness, "inspect": inspect.harness},
+        logits_dtypes={"lm_eval": _logits_dtype(lm_eval), "inspect": _logits_dtype(inspect)},
         gap=ends.gap,
         components=components,
         coverage_lines=lines,
@@ -151,6 +152,11 @@ def _check(run: HarnessRun, loglikelihood: HarnessRun | None) -> None:
             f"the {run.harness} run already reads likelihoods, so a second likelihood run beside it has no use: "
             "leave it out"
         )
+
+
+def _logits_dtype(run: HarnessRun) -> str | None:
+    """As the log says it; a harness's own model leaves logits in the dtype of its weights."""
+    return run.settings.get("logits_dtype") or run.settings.get("dtype")
 
 
 def _coverage_component(lines: Mapping[str, Fraction]) -> Component:

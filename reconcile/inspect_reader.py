@@ -1,18 +1,20 @@
 """One Inspect log as a `HarnessRun`: the headline as written, its replay from the logged values, the items."""
 
 import math
-import re
-from collections.abc import Mapping, Sequence
-from dataclasses import replace
+from collections import Counter
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import Any
+from typing import Any, Generic, TypeVar
 
 from llm.errors import InputError
-from llm.evaluation.data import item_key
 from reconcile.inspect_logs import InspectLog, open_log, read_samples, score_value
-from reconcile.inspect_records import page_record, sample_record
+from reconcile.inspect_records import credited, page_record, sample_record
+from reconcile.inspect_settings import inspect_settings, model_facts
 from reconcile.log_values import mean, number_occurrences
 from reconcile.runs import HarnessRun, ItemKey, PageRecord, Protocol, SampleRecord
+
+Record = TypeVar("Record", SampleRecord, PageRecord)
 
 _PROTOCOL_FIELDS = (
     "template",
@@ -25,7 +27,6 @@ _PROTOCOL_FIELDS = (
     "chat_template",
 )
 _PAGE_METRIC = "perplexity_per_token"
-_SECRET = re.compile(r"key|secret|password|auth|header|token$", re.IGNORECASE)
 
 
 def read_inspect_run(path: Path, *, scorer: str | None = None, protocol: Protocol | None = None) -> HarnessRun:
@@ -35,12 +36,12 @@ def read_inspect_run(path: Path, *, scorer: str | None = None, protocol: Protoco
         InputError: missing, damaged or empty logs, each in one sentence.
     """
     log = open_log(path, scorer=scorer)
-    epochs = _by_id(read_samples(log))
     reported = log.reported
     if _PAGE_METRIC in reported:
-        return _page_run(log, epochs, protocol)
-    values = log.reduced() or _own_reduction(epochs, log.scorer)
-    samples = [sample_record(runs, scorer=log.scorer, value=values.get(name)) for name, runs in epochs.items()]
+        return _page_run(log, protocol)
+    shown = _first_epochs(log, sample_record)
+    values = log.reduced() or {name: one.own_mean for name, one in shown.items()}
+    samples = [credited(one.record, values.get(name)) for name, one in shown.items()]
     scored = [value for value in values.values() if not math.isnan(value)]
     if not scored:
         raise InputError(f"{log.path} holds no scored sample: {samples[0].error or 'every score is missing'}")
@@ -61,28 +62,52 @@ def read_inspect_run(path: Path, *, scorer: str | None = None, protocol: Protoco
         averaging="micro",
         replayed=replay == reported[headline] or _numpy_mean(scored) == reported[headline],
         versions={name: str(version) for name, version in (log.header.eval.packages or {}).items()},
-        settings=_settings(log),
+        settings=inspect_settings(log.header, scorer=log.scorer, about_model=_about_model(shown)),
         log_files=(str(log.path),),
-        notes=(*log.notes, *_epoch_notes(log, epochs)),
+        notes=(*log.notes, *_epoch_notes(log, shown)),
     )
 
 
-def _by_id(samples: Any) -> dict[str, list[Any]]:
-    """Each sample's epochs, in order of their numbers."""
-    epochs: dict[str, list[Any]] = {}
-    for sample in samples:
-        epochs.setdefault(str(sample.id), []).append(sample)
-    return {name: sorted(runs, key=lambda run: run.epoch) for name, runs in epochs.items()}
+@dataclass(kw_only=True)
+class _Shown(Generic[Record]):
+    """A sample by the record of its first epoch; of the others only their scores are kept. `about_model` is what the
+    provider said with its output.
+    """
+
+    epoch: int
+    record: Record
+    about_model: Mapping[str, Any]
+    num_epochs: int = 0
+    values: list[float] = field(default_factory=list)
+
+    @property
+    def own_mean(self) -> float:
+        """The mean over the epochs, for a log that keeps no reductions."""
+        return mean(self.values) if self.values else math.nan
 
 
-def _own_reduction(epochs: Mapping[str, Sequence[Any]], scorer: str) -> dict[str, float]:
-    """Means over the epochs, for a log that keeps no reductions."""
-    values = {}
-    for name, runs in epochs.items():
-        scores = [run.scores[scorer] for run in runs if scorer in (run.scores or {})]
-        numbers = [number for score in scores if not math.isnan(number := score_value(score.value))]
-        values[name] = mean(numbers) if numbers else math.nan
-    return values
+def _first_epochs(log: InspectLog, read: Callable[..., Record]) -> dict[str, _Shown[Record]]:
+    """Each sample by its id, in the order of the log; one sample is in memory at a time, its record stays."""
+    shown: dict[str, _Shown[Record]] = {}
+    for sample in read_samples(log):
+        name, output = str(sample.id), sample.output
+        one = shown.get(name)
+        if one is None or sample.epoch < one.epoch:
+            about = (output.metadata or {}) if output is not None and not _about_model(shown) else {}
+            record = read(sample, scorer=log.scorer)
+            if one is None:
+                one = shown[name] = _Shown(epoch=sample.epoch, record=record, about_model=model_facts(about))
+            one.epoch, one.record = sample.epoch, record
+        one.num_epochs += 1
+        score = (sample.scores or {}).get(log.scorer)
+        if score is not None and not math.isnan(number := score_value(score.value)):
+            one.values.append(number)
+    return shown
+
+
+def _about_model(shown: Mapping[str, _Shown[Any]]) -> Mapping[str, Any]:
+    """What the first sample's provider said of the model."""
+    return next((one.about_model for one in shown.values()), {})
 
 
 def _numpy_mean(values: Sequence[float]) -> float:
@@ -119,56 +144,21 @@ def _protocol(log: InspectLog, samples: Sequence[SampleRecord]) -> Protocol:
     )
 
 
-def _settings(log: InspectLog) -> dict[str, str]:
-    spec = log.header.eval
-    named = {
-        "model": spec.model,
-        "dataset": spec.dataset.location or spec.dataset.name,
-        "data": _said(spec.metadata, "data", "source"),
-        "data_fingerprint": _said(spec.metadata, "data", "fingerprint"),
-        "limit": spec.config.limit,
-        "epochs": spec.config.epochs,
-        "epochs_reducer": ",".join(spec.config.epochs_reducer or ()) or None,
-        "temperature": spec.model_generate_config.temperature,
-        "max_tokens": spec.model_generate_config.max_tokens,
-        "scorer": log.scorer,
-    }
-    arguments = {
-        f"model_arg {name}": value
-        for name, value in (spec.model_args or {}).items()
-        if _is_short(value) and not _SECRET.search(name)
-    }
-    return {name: str(value) for name, value in {**named, **arguments}.items() if value is not None}
-
-
-def _said(metadata: Mapping[str, Any] | None, block: str, name: str) -> Any:
-    """What this project's tasks log about themselves."""
-    about = (metadata or {}).get(block)
-    return about.get(name) if isinstance(about, Mapping) else None
-
-
-def _is_short(value: Any) -> bool:
-    return isinstance(value, str | int | float | bool)
-
-
-def _epoch_notes(log: InspectLog, epochs: Mapping[str, Sequence[Any]]) -> list[str]:
-    most = max(len(runs) for runs in epochs.values())
+def _epoch_notes(log: InspectLog, shown: Mapping[str, _Shown[Any]]) -> list[str]:
+    most = max(one.num_epochs for one in shown.values())
     if most == 1:
         return []
     return [f"Inspect ran {most} epochs of each sample and reduced them by {log.reducer or 'mean'}"]
 
 
-def _page_run(log: InspectLog, epochs: Mapping[str, Sequence[Any]], protocol: Protocol | None) -> HarnessRun:
-    seen: dict[str, int] = {}
+def _page_run(log: InspectLog, protocol: Protocol | None) -> HarnessRun:
+    seen: Counter[str] = Counter()
     pages: list[PageRecord] = []
-    for runs in epochs.values():
-        sample = runs[0]
-        text = str((sample.metadata or {}).get("page") or sample.input)
-        digest = item_key(None, text, ())
-        occurrence = seen.get(digest, 0)
-        seen[digest] = occurrence + 1
-        key = ItemKey(digest=digest, occurrence=occurrence)
-        pages.append(replace(page_record(sample, scorer=log.scorer), key=key))
+    shown = _first_epochs(log, page_record)
+    for one in shown.values():
+        digest = one.record.key.digest
+        pages.append(replace(one.record, key=ItemKey(digest=digest, occurrence=seen[digest])))
+        seen[digest] += 1
     return HarnessRun(
         harness="inspect",
         task=log.header.eval.task,
@@ -177,7 +167,7 @@ def _page_run(log: InspectLog, epochs: Mapping[str, Sequence[Any]], protocol: Pr
         pages=tuple(pages),
         reported=log.reported,
         versions={name: str(version) for name, version in (log.header.eval.packages or {}).items()},
-        settings=_settings(log),
+        settings=inspect_settings(log.header, scorer=log.scorer, about_model=_about_model(shown)),
         log_files=(str(log.path),),
         notes=log.notes,
     )

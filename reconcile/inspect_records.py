@@ -7,10 +7,11 @@ choice scored. Any other multiple-choice log says its choices and target, and wh
 import math
 import re
 from collections.abc import Mapping, Sequence
-from fractions import Fraction
+from dataclasses import replace
 from typing import Any
 
 from llm.errors import InputError
+from llm.evaluation.data import item_key
 from reconcile.log_values import as_credit, as_float, as_logprob, choice_score
 from reconcile.runs import ChoiceScore, ItemKey, PageRecord, SampleRecord, Status
 
@@ -18,19 +19,17 @@ _UNKEYED = ItemKey(digest="")
 _LETTERS = "ABCDEFGHIJKLMNOPQRSTUVWXYZ"
 
 
-def sample_record(samples: Sequence[Any], *, scorer: str, value: float | None) -> SampleRecord:
-    """One item from its epochs (the first is shown); `value` is its score after Inspect reduced them, None if unscored.
+def sample_record(sample: Any, *, scorer: str) -> SampleRecord:
+    """One item as one of its epochs shows it, without its credit: that is known when all epochs were reduced.
 
     Raises:
         InputError: a logged score that is no log-probability.
     """
-    sample = samples[0]
     about = sample.metadata or {}
     scored = _score_of(sample, scorer)
     choices = tuple(sample.choices or ()) or tuple(about.get("choices") or ())
     continuations = _continuations(sample, scored)
     scores = _scores(sample, continuations, about)
-    credit = None if value is None or math.isnan(value) else as_credit(value)
     generated = None if continuations else _completion(sample)
     pick = _pick(scored, choices)
     return SampleRecord(
@@ -43,12 +42,20 @@ def sample_record(samples: Sequence[Any], *, scorer: str, value: float | None) -
         prompt=_input_text(sample.input) if continuations else _prompt_sent(sample),
         continuations=tuple(str(entry.get("text", "")) for entry in continuations),
         scores=scores,
-        credit=credit,
+        credit=None,
         pick=pick,
-        status=_status(sample, continuations, credit, pick, generated),
+        status=_status(continuations, pick, generated),
         answer=generated,
-        error=_error_text(sample, scored) if credit is None else None,
+        error=_error_text(sample, scored),
     )
+
+
+def credited(record: SampleRecord, value: float | None) -> SampleRecord:
+    """The record with its score after Inspect reduced the epochs; None or NaN if it was not scored."""
+    credit = None if value is None or math.isnan(value) else as_credit(value)
+    if credit is None:
+        return replace(record, status=Status.ERRORED)
+    return replace(record, credit=credit, error=None)
 
 
 def page_record(sample: Any, *, scorer: str) -> PageRecord:
@@ -66,7 +73,7 @@ def page_record(sample: Any, *, scorer: str) -> PageRecord:
     failed = nats is None or tokens is None
     original = str(about.get("page") or text)
     return PageRecord(
-        key=_UNKEYED,
+        key=ItemKey(digest=item_key(None, str(about.get("page") or sample.input), ())),
         sample_id=str(sample.id),
         nll=None if nats is None else -as_logprob(nats, f"sample {sample.id}"),
         num_tokens=None if tokens is None else int(tokens),
@@ -151,15 +158,8 @@ def _pick(scored: Any, choices: Sequence[str]) -> int | None:
     return _letter_index(scored.answer or "", choices)
 
 
-def _status(
-    sample: Any,
-    continuations: Sequence[Mapping[str, Any]],
-    credit: Fraction | None,
-    pick: int | None,
-    generated: str | None,
-) -> Status:
-    if credit is None:
-        return Status.ERRORED
+def _status(continuations: Sequence[Mapping[str, Any]], pick: int | None, generated: str | None) -> Status:
+    """What became of an item that was scored."""
     if any(entry.get("windowed") for entry in continuations):
         return Status.WINDOWED
     if any(entry.get("num_truncated") for entry in continuations):

@@ -1,6 +1,6 @@
 """One finished lm-eval run as a `HarnessRun`: the headline as written, its replay from logged credits, the items."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any, Literal
@@ -9,6 +9,7 @@ from llm.errors import InputError
 from llm.evaluation.data import item_key
 from reconcile.lm_eval_logs import LmEvalFiles, LoggedDoc, open_run, read_docs, read_trace
 from reconcile.lm_eval_records import NORMALISATION_OF, DocReader, hash_differs, prompt_differs
+from reconcile.lm_eval_settings import lm_eval_settings
 from reconcile.log_values import as_float, mean, number_occurrences
 from reconcile.runs import HarnessRun, ItemKey, PageRecord, Protocol, SampleRecord
 
@@ -58,7 +59,7 @@ def read_lm_eval_run(
         averaging=averaging,
         replayed=replayed,
         versions=_versions(files, leaves),
-        settings=_settings(files, leaves),
+        settings=lm_eval_settings(files.results, leaves[0]),
         log_files=(str(files.results_path), *(str(files.samples[leaf]) for leaf in leaves if leaf in files.samples)),
         notes=tuple(notes),
     )
@@ -109,16 +110,22 @@ class _Leaves:
             )
         return samples, means
 
-    def _docs(self, leaf: str) -> list[LoggedDoc]:
-        docs = [logged for logged in read_docs(self.files.samples[leaf]) if logged.filter in (self.filter, "none")]
-        chosen = [logged for logged in docs if logged.filter == self.filter] or docs
+    def _docs(self, leaf: str) -> Iterator[LoggedDoc]:
+        """A sub-task's documents under the filter, one at a time: a line is not kept once its record is made."""
+        path, number = self.files.samples[leaf], 0
+        wanted = self.filter if any(logged.filter == self.filter for logged in read_docs(path)) else "none"
+        for logged in read_docs(path):
+            if logged.filter != wanted:
+                continue
+            if not number and prompt_differs(_config(self.files, leaf), logged):
+                said = "logged prompts differ from the task's own template; the prompts were believed"
+                self.notes.append(f"{leaf}: {said}")
+            number += 1
+            self.num_hash_differs += hash_differs(logged)
+            yield logged
         expected = self.files.results.get("n-samples", {}).get(leaf, {}).get("effective")
-        if isinstance(expected, int) and expected != len(chosen):
-            self.notes.append(f"partial: {leaf} logs {len(chosen)} of {expected} documents")
-        self.num_hash_differs += sum(hash_differs(logged) for logged in chosen)
-        if chosen and prompt_differs(_config(self.files, leaf), chosen[0]):
-            self.notes.append(f"{leaf}: logged prompts differ from the task's own template; the prompts were believed")
-        return chosen
+        if isinstance(expected, int) and expected != number:
+            self.notes.append(f"partial: {leaf} logs {number} of {expected} documents")
 
 
 def _chosen_task(files: LmEvalFiles, task: str | None) -> str:
@@ -257,28 +264,6 @@ def _versions(files: LmEvalFiles, leaves: Sequence[str]) -> dict[str, str]:
     return {name: str(value) for name, value in named.items() if value is not None}
 
 
-def _settings(files: LmEvalFiles, leaves: Sequence[str]) -> dict[str, str]:
-    """What the log says about the run beside its scores, for the comparison of two configurations."""
-    results, config = files.results, files.results.get("config", {})
-    named: dict[str, Any] = {
-        "model": results.get("model_name") or config.get("model"),
-        "dataset": _config(files, leaves[0]).get("dataset_path"),
-        "limit": config.get("limit"),
-        "fewshot_seed": config.get("fewshot_seed"),
-        "chat_template": results.get("chat_template_sha"),
-        "system_instruction": results.get("system_instruction"),
-        "bos_token": results.get("tokenizer_bos_token"),
-        "eos_token": results.get("tokenizer_eos_token"),
-        "max_length": results.get("max_length"),
-        "dtype": config.get("model_dtype"),
-        "logits_dtype": config.get("logits_dtype"),
-        "model_fingerprint": config.get("model_fingerprint"),
-        "prefix_token_id": config.get("prefix_token_id"),
-        "batch_size": config.get("batch_size"),
-    }
-    return {name: str(value) for name, value in named.items() if value is not None}
-
-
 def _page_run(
     files: LmEvalFiles, root: str, trace: Mapping[str, Mapping[str, Any]], protocol: Protocol | None
 ) -> HarnessRun:
@@ -302,7 +287,7 @@ def _page_run(
         reported=reported,
         replayed=None,
         versions=_versions(files, [root]),
-        settings=_settings(files, [root]),
+        settings=lm_eval_settings(files.results, root),
         log_files=(str(files.results_path), str(files.samples[root])),
         notes=files.notes,
     )

@@ -17,7 +17,7 @@ from reconcile.report.facts import RunFacts
 from reconcile.run_folder import check_place, working_folder
 from reconcile.runs import HarnessRun
 
-_PROVIDER = "decoder/"
+_PROVIDER = "decoder"
 
 
 def run_logs(
@@ -98,8 +98,7 @@ def _lacks_tokens(run: HarnessRun) -> bool:
 
 def _own_model(run: HarnessRun) -> str | None:
     """The reference of a run behind this project's provider."""
-    model = run.settings.get("model", "")
-    return model.removeprefix(_PROVIDER) if model.startswith(_PROVIDER) else None
+    return run.settings.get("model") if run.settings.get("provider") == _PROVIDER else None
 
 
 def _same_specials(run: HarnessRun, tokenizer: Any) -> bool:

@@ -238,7 +238,7 @@ def _ties(ledger: Ledger, side: SideName) -> TieCensus | None:
         return None
     place = SIDES.index(side)
     samples = [ledger.items.pairs[position][place] for position in ledger.items.replayed.tolist()]
-    return census(choices, samples, ledger.protocols[side])
+    return census(choices, samples, ledger.protocols[side], logits_dtype=ledger.logits_dtypes[side])
 
 
 def _normalisations(ledger: Ledger, side: SideName) -> tuple[RuleScore, ...]:

@@ -3,24 +3,36 @@
 from collections.abc import Sequence
 from dataclasses import dataclass
 from fractions import Fraction
-from typing import Literal
+from typing import Literal, get_args
 
 import numpy as np
 
-from reconcile.choices import ChoiceTable
+from reconcile.choices import ChoiceTable, Floats
 from reconcile.luck import Draw, Spread, draw_key, variance
 from reconcile.matching import plain_text
 from reconcile.normalisations import RuleScore, every_tie_break
 from reconcile.runs import Protocol, SampleRecord
 
-Kind = Literal["identical choice text", "identical tokens", "equal scores"]
+Kind = Literal[
+    "identical choice text",
+    "identical tokens",
+    "low-precision logits",
+    "length rule",
+    "within tie_atol",
+    "equal scores",
+]
+KINDS: tuple[Kind, ...] = get_args(Kind)
+
+_LOW_PRECISION = ("bfloat16", "float16")
 
 
 @dataclass(frozen=True, kw_only=True)
 class TiedItem:
     """An item whose best choices tie: which (original indices), why, and whether the right one is among them.
 
-    "equal scores" of different texts come from low-precision logits or from a length rule.
+    "identical tokens" is what truncation leaves of unlike texts. "low-precision logits" are equal logprobs where the
+    log says that logits had few bits; "length rule" makes one score of unlike logprobs; "equal scores" has no such
+    reason.
     """
 
     key: str
@@ -43,12 +55,18 @@ class TieCensus:
     random: Spread
 
 
-def census(table: ChoiceTable, samples: Sequence[SampleRecord], protocol: Protocol) -> TieCensus:
-    """Counts one side's ties; `samples` are the table's items."""
+def census(
+    table: ChoiceTable, samples: Sequence[SampleRecord], protocol: Protocol, *, logits_dtype: str | None = None
+) -> TieCensus:
+    """Counts one side's ties; `samples` are the table's items, `logits_dtype` is the log's, None where it is silent."""
     tied = table.tied(protocol.normalisation, protocol.tie_atol)
+    scores_of = table.scores(protocol.normalisation)
     rows = np.flatnonzero(tied.sum(axis=1) > 1).tolist()
-    items = tuple(_tied_item(samples[row], np.flatnonzero(tied[row]).tolist()) for row in rows)
-    kinds: dict[Kind, int] = {"identical choice text": 0, "identical tokens": 0, "equal scores": 0}
+    items = tuple(
+        _tied_item(samples[row], np.flatnonzero(tied[row]).tolist(), scores_of[row], logits_dtype in _LOW_PRECISION)
+        for row in rows
+    )
+    kinds: dict[Kind, int] = dict.fromkeys(KINDS, 0)
     for item in items:
         kinds[item.kind] += 1
     scores = every_tie_break(table, protocol)
@@ -72,20 +90,24 @@ def census(table: ChoiceTable, samples: Sequence[SampleRecord], protocol: Protoc
     )
 
 
-def _tied_item(sample: SampleRecord, tied: list[int]) -> TiedItem:
+def _tied_item(sample: SampleRecord, tied: list[int], scores: Floats, few_bits: bool) -> TiedItem:
     return TiedItem(
         key=sample.key.digest,
         subject=sample.subject,
         tied=tuple(tied),
         gold_among=sample.gold in tied,
-        kind=_kind(sample, tied),
+        kind=_kind(sample, tied, scores, few_bits),
     )
 
 
-def _kind(sample: SampleRecord, tied: list[int]) -> Kind:
+def _kind(sample: SampleRecord, tied: list[int], scores: Floats, few_bits: bool) -> Kind:
     if len({plain_text(sample.choices[index]) for index in tied}) == 1:
         return "identical choice text"
     requests = {sample.scores[index].request_digest for index in tied} if sample.scores else {None}
     if len(requests) == 1 and None not in requests:
         return "identical tokens"
-    return "equal scores"
+    if len(set(scores[tied].tolist())) > 1:
+        return "within tie_atol"
+    if len({sample.scores[index].logprob for index in tied}) > 1:
+        return "length rule"
+    return "low-precision logits" if few_bits else "equal scores"

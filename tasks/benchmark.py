@@ -10,6 +10,7 @@ from inspect_ai.solver import generate
 
 from llm.evaluation.data import data_fingerprint
 from llm.evaluation.hub_layout import resolve_folder
+from llm.evaluation.lm_eval_prompts import DEFAULT_FEWSHOT_SEED
 from providers.inspect_errors import input_errors
 from tasks.options import ChoiceOptions, check_whole, subject_list
 from tasks.samples import choice_dataset, page_dataset
@@ -73,7 +74,7 @@ def choice_task(
         options = ChoiceOptions(**settings)
         chosen = subject_list(subjects)
         dataset = choice_dataset(name, data, options, subjects=chosen, limit_per_subject=limit_per_subject)
-        about = _about(name, data, chosen, options.as_metadata())
+        about = _about(name, data, chosen, options.as_metadata()) | {"fewshot_rows": _fewshot_rows(name, options)}
     if options.readout == "generate":
         solver = generated_choice(name, data_source(data), options.num_fewshot)
         scorer, config = choice(), GenerateConfig(max_connections=MAX_CONNECTIONS, max_tokens=MAX_NEW_TOKENS)
@@ -132,6 +133,16 @@ def _about(name: str, data: str, subjects: Sequence[str] | None, protocol: dict[
             "fingerprint": data_fingerprint(name, data, subjects=subjects),
         },
     }
+
+
+def _fewshot_rows(name: str, options: ChoiceOptions) -> str:
+    """Which rows the shots are, for comparing with another log's."""
+    count, split = options.num_fewshot, {"mmlu": "dev"}.get(name, "train")
+    if not count:
+        return "none"
+    if name == "arc_easy" and options.template == "lm-eval":
+        return f"{count} rows of {split} drawn anew for each item, seed {DEFAULT_FEWSHOT_SEED}"
+    return f"{split} rows 0 to {count - 1}"
 
 
 def _check_limit(limit: int | None) -> None:

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 from reconcile.ledger import Cell, Component, Ledger
 from reconcile.report.facts import RunFacts
 from reconcile.report.names import FACTORS, SIDES, side_names
-from reconcile.report.numbers import count, difference, exact, fraction, interval, listed, score, tiny
+from reconcile.report.numbers import NO_VALUE, count, difference, exact, fraction, interval, listed, score, tiny
 from reconcile.report.sections import Section, Table
 from reconcile.report.statistics_sections import statistics_sections
 from reconcile.runs import Protocol
@@ -207,8 +207,8 @@ def _bound_sentence(ledger: Ledger) -> str:
 def protocols_section(ledger: Ledger, facts: RunFacts) -> Section:
     """The two protocols side by side, differences first."""
     left, right = ledger.protocols["lm_eval"], ledger.protocols["inspect"]
-    rows = sorted((*_protocol_rows(left, right), *_setting_rows(facts)), key=lambda row: row[1] == row[2])
-    marked = tuple((*row, "" if row[1] == row[2] else "differs") for row in rows)
+    rows = [(*row, _verdict_of(row)) for row in (*_protocol_rows(left, right), *_setting_rows(facts))]
+    marked = tuple(sorted(rows, key=lambda row: ("differs", "", "one log only").index(row[3])))
     table = Table(headers=("part", *side_names(ledger.harnesses).values(), ""), align="llll", rows=marked)
     return Section(title="Protocols", sentences=_settings(facts), table=table)
 
@@ -224,9 +224,17 @@ def _protocol_rows(left: Protocol, right: Protocol) -> list[tuple[str, str, str]
 
 
 def _setting_rows(facts: RunFacts) -> list[tuple[str, str, str]]:
-    """What both logs say about their runs; what only one says is no difference that is known."""
+    """What the logs say about their runs."""
     ours, theirs = (facts.settings.get(side, {}) for side in SIDES)
-    return [(name.replace("_", "-"), ours[name], theirs[name]) for name in ours if name in theirs]
+    names = dict.fromkeys((*ours, *theirs))
+    return [(name.replace("_", "-"), ours.get(name, NO_VALUE), theirs.get(name, NO_VALUE)) for name in names]
+
+
+def _verdict_of(row: tuple[str, str, str]) -> str:
+    """What only one log says is no difference that is known."""
+    if NO_VALUE in row[1:]:
+        return "one log only"
+    return "" if row[1] == row[2] else "differs"
 
 
 def _settings(facts: RunFacts) -> tuple[str, ...]:

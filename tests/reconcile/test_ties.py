@@ -35,13 +35,17 @@ def test_a_census_tells_the_kinds_of_ties_apart():
     scores = tuple(replace(s, request_digest=d) for s, d in zip(same_tokens.scores, "xyx", strict=True))
     same_tokens = replace(same_tokens, scores=scores)
     samples = [untied, low_precision, same_text, same_tokens]
-    found = census(build_table(samples), samples, FRACTIONAL)
+    found = census(build_table(samples), samples, FRACTIONAL, logits_dtype="bfloat16")
     assert [(item.kind, item.tied, item.gold_among) for item in found.items] == [
-        ("equal scores", (0, 1), True),
+        ("low-precision logits", (0, 1), True),
         ("identical choice text", (0, 1), False),
         ("identical tokens", (0, 2), True),
     ]
-    assert found.kinds == {"identical choice text": 1, "identical tokens": 1, "equal scores": 1}
+    assert {kind: number for kind, number in found.kinds.items() if number} == {
+        "identical choice text": 1,
+        "identical tokens": 1,
+        "low-precision logits": 1,
+    }
     scored = {rule.rule: rule.score for rule in found.rules}
     assert scored["first"] == Fraction(2, 4)
     assert scored["last"] == Fraction(2, 4)
@@ -50,6 +54,18 @@ def test_a_census_tells_the_kinds_of_ties_apart():
     assert found.random.expectation == scored["fractional"] == Fraction(2, 4)
     assert found.random.variance == 2 * Fraction(1, 4) / 4**2
     assert [rule.rule for rule in found.rules if rule.native] == ["fractional"]
+
+
+def test_equal_scores_of_unlike_texts_have_a_reason_or_none():
+    per_token = replace(FRACTIONAL, normalisation="token")
+    near = replace(FRACTIONAL, tie_atol=0.5)
+    equal, divided, close = records(
+        ((-2, -2, -9), (1, 1, 1), 0), ((-2, -4, -9), (1, 2, 1), 0), ((-2, -2.25, -9), (1, 1, 1), 0)
+    )
+    cases = [(equal, FRACTIONAL, "equal scores"), (divided, per_token, "length rule"), (close, near, "within tie_atol")]
+    for record, protocol, kind in cases:
+        found = census(build_table([record]), [record], protocol, logits_dtype="float32")
+        assert [item.kind for item in found.items] == [kind]
 
 
 tied_sets = st.sets(st.integers(0, 3), min_size=1).map(frozenset)

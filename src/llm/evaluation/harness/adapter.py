@@ -16,6 +16,7 @@ from llm.evaluation.harness.presets import LM_EVAL_PROTOCOL, EvalPreset, Scoring
 from llm.evaluation.harness.protocols import Protocol, Render, apply_protocol
 from llm.evaluation.harness.summary import Summary, summarize
 from llm.evaluation.harness.task_folders import TASKS, TaskFolder, split_task, write_task_folder
+from llm.evaluation.hub_layout import resolve_folder
 
 __all__ = ["LmEvalAdapter", "Summary", "TaskSet", "build_task_dict", "evaluate", "run_preset", "summarize"]
 
@@ -59,7 +60,7 @@ def build_task_dict(
     Raises InputError for what cannot be run or when fewer sub-tasks load than asked for; ImportError without lm-eval.
     """
     _require_lm_eval()
-    from llm.evaluation.data import dataset_path, load_fewshot
+    from llm.evaluation.data import data_fingerprint, dataset_path, load_fewshot
     from llm.evaluation.data import subjects as known_subjects
 
     task, subjects, root = split_task(task, subjects)
@@ -86,6 +87,7 @@ def build_task_dict(
         manager, loaded = _load(written, root or written.root)
     if not stock:
         apply_protocol(loaded, protocol, task, data, num_fewshot or 0)
+    _note_data(loaded, data, data_fingerprint(task, data, subjects=subjects))
     return TaskSet(
         task_manager=manager,
         tasks=_roots(loaded, root or written.root),
@@ -235,6 +237,14 @@ def _require_lm_eval() -> None:
         import lm_eval  # noqa: F401
     except ImportError as error:
         raise lm_eval_missing(error) from error
+
+
+def _note_data(loaded: Mapping[str, Any], data: str, fingerprint: str) -> None:
+    """Says in every task's metadata which data it has: lm-eval's log names a folder, not what is in it."""
+    source = data if data in ("sample", "hub") else str(resolve_folder(data))
+    for task in loaded["tasks"].values():
+        metadata = task.get_config("metadata") or {}
+        task.set_config("metadata", {**metadata, "data": {"source": source, "fingerprint": fingerprint}})
 
 
 def _as_lm(model: Any, tokenizer: Any, *, batch_size: int | str, max_length: int | None, name: str | None) -> Any:
