@@ -1,7 +1,7 @@
 """How far two harnesses agree about the same items: raw agreement first, then what luck leaves of it."""
 
 from collections import Counter, defaultdict
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from fractions import Fraction
 
@@ -38,7 +38,9 @@ class Agreement:
     """Two runs over their common items.
 
     Picks are original indices; `num_picks` items name one on both sides. Correctness is credit 1 or not.
-    `pearson` and `spearman` relate the two scores over sub-tasks; `points` are these by sub-task.
+    `pearson` and `spearman` relate the two scores over sub-tasks; `points` are these by sub-task. `scatter` is the
+    notebook's: random sub-tasks with length normalisation off and on, and `scatter_pearson` its correlations, each and
+    pooled.
     """
 
     num_items: int
@@ -51,6 +53,8 @@ class Agreement:
     pearson: Coefficient
     spearman: Coefficient
     points: Mapping[str, Point]
+    scatter: Mapping[str, tuple[Point, ...]]
+    scatter_pearson: Mapping[str, Coefficient]
 
 
 def agreement_of(ledger: Ledger, *, num_subtasks: int = 40, size: int = 5, seed: int = 1) -> Agreement:
@@ -61,6 +65,7 @@ def agreement_of(ledger: Ledger, *, num_subtasks: int = 40, size: int = 5, seed:
     picks = [pair for pair in native_picks(ledger) if None not in pair]
     points = subtask_points(table, num_subtasks=num_subtasks, size=size, seed=seed)
     ours, theirs = zip(*points.values(), strict=True)
+    scatter = normalisation_scatter(ledger, num_subtasks=num_subtasks, size=size, seed=seed)
     return Agreement(
         num_items=table.num_items,
         outcomes=outcomes(ledger),
@@ -74,6 +79,8 @@ def agreement_of(ledger: Ledger, *, num_subtasks: int = 40, size: int = 5, seed:
         pearson=pearson(ours, theirs),
         spearman=spearman(ours, theirs),
         points=points,
+        scatter=scatter,
+        scatter_pearson=scatter_correlations(scatter),
     )
 
 
@@ -147,6 +154,12 @@ def subtask_scatter(
         name: tuple((float(ours[drawn].mean()), float(theirs[drawn].mean())) for drawn in draws)
         for name, (ours, theirs) in credits.items()
     }
+
+
+def scatter_correlations(scatter: Mapping[str, Sequence[Point]]) -> dict[str, Coefficient]:
+    """Pearson's r of each cloud of a scatter, and of all its points `pooled`, as the notebook's title has it."""
+    clouds = {**scatter, "pooled": [point for cloud in scatter.values() for point in cloud]} if scatter else {}
+    return {name: pearson([one for one, _ in cloud], [other for _, other in cloud]) for name, cloud in clouds.items()}
 
 
 def normalisation_scatter(

@@ -89,13 +89,26 @@ def _choices(ledger: Ledger | PageLedger, folder: Path) -> Ledger:
 
 
 def _names(runs: Sequence[Path]) -> list[str]:
-    """Each run's model, with its dtype or folder where that alone tells two apart."""
+    """Each run's model by the last part of its reference, with what else it takes to tell it from the others: the
+    whole reference, its dtypes, the run's folder.
+    """
     about = [_model(run) for run in runs]
-    for parts in (("ref",), ("ref", "dtype", "logits_dtype")):
-        names = [" ".join(str(model[part]) for part in parts if model.get(part)) for model in about]
-        if len(set(names)) == len(names):
-            return names
-    return [str(run) for run in runs]
+    refs = [str(model.get("ref") or run) for model, run in zip(about, runs, strict=True)]
+    names = _told_apart([Path(ref).name or ref for ref in refs], refs, "{value}")
+    for part in ("dtype", "logits_dtype"):
+        names = _told_apart(names, [str(model.get(part)) for model in about], "{name} {value}")
+    return _told_apart(names, [str(run) for run in runs], "{value}")
+
+
+def _told_apart(names: Sequence[str], values: Sequence[str], form: str) -> list[str]:
+    """The names; where several are alike and their values are not, each in the longer form."""
+    kinds: dict[str, set[str]] = {}
+    for name, value in zip(names, values, strict=True):
+        kinds.setdefault(name, set()).add(value)
+    return [
+        form.format(name=name, value=value) if len(kinds[name]) > 1 else name
+        for name, value in zip(names, values, strict=True)
+    ]
 
 
 def _model(run: Path) -> dict[str, Any]:

@@ -4,12 +4,16 @@ Items with the same numbers in the same stratum are interchangeable, so what is 
 (one multinomial a stratum): the same distribution as drawing items one by one, at a small part of the cost.
 """
 
+import os
 from collections.abc import Hashable, Sequence
+from concurrent.futures import ThreadPoolExecutor
 
 import numpy as np
 from numpy.typing import NDArray
 
 Floats = NDArray[np.float64]
+
+_THREADS = min(4, os.cpu_count() or 1)
 
 
 def group_numbers(labels: Sequence[Hashable]) -> NDArray[np.int64]:
@@ -27,13 +31,22 @@ def stratified_means(
     question (N,) come and go together, in the stratum of the first of them.
     """
     totals, homes = _question_totals(values, strata, questions)
-    rng = np.random.default_rng(seed)
+    parts = [totals[homes == stratum] for stratum in np.unique(homes)]
+    first = np.random.default_rng(seed)
+    generators = [first, *first.spawn(len(parts) - 1)]  # one each, so that threads cannot change what is drawn
     sums = np.zeros((num_resamples, totals.shape[1]))
-    for stratum in np.unique(homes):
-        kinds, numbers = np.unique(totals[homes == stratum], axis=0, return_counts=True)
-        size = int(numbers.sum())
-        sums += rng.multinomial(size, numbers / size, size=num_resamples).astype(np.float64) @ kinds
+    with ThreadPoolExecutor(max_workers=_THREADS) as threads:
+        for found in threads.map(lambda part, rng: _redrawn_sums(part, rng, num_resamples), parts, generators):
+            sums += found
     return sums[:, :-1] / sums[:, -1:]
+
+
+def _redrawn_sums(totals: Floats, rng: np.random.Generator, num_resamples: int) -> Floats:
+    """Column sums (R, C) over as many rows as `totals` (Q, C) has, redrawn with replacement."""
+    kinds, numbers = np.unique(totals, axis=0, return_counts=True)
+    size = int(numbers.sum())
+    drawn = rng.multinomial(size, numbers / size, size=num_resamples).astype(np.float64)
+    return np.asarray(np.einsum("rk,kc->rc", drawn, kinds))
 
 
 def clustered_means(values: Floats, *, strata: NDArray[np.int64], num_resamples: int, seed: int) -> Floats:

@@ -94,7 +94,7 @@ def measure(ledger: Ledger, *, num_resamples: int = 10_000, seed: int = 0, level
     bounds = percentile_bounds(
         stratified_means(values, strata=strata, questions=questions, num_resamples=num_resamples, seed=seed), level
     )
-    num_subjects = int(strata.max()) + 1
+    num_subjects, picks = int(strata.max()) + 1, native_picks(ledger)
     outer = None
     if num_subjects >= ENOUGH_SUBJECTS:
         redrawn = clustered_means(values, strata=strata, num_resamples=num_resamples, seed=seed)
@@ -116,7 +116,7 @@ def measure(ledger: Ledger, *, num_resamples: int = 10_000, seed: int = 0, level
         components=_adjusted(_without_inert(components, ledger)),
         subjects=_subject_gaps(table, level),
         reported_stderr={side: ledger.stderr.get(side) for side in SIDES},
-        chance={side: _chance(ledger, side) for side in SIDES},
+        chance={side: _chance(ledger, side, [pair[place] for pair in picks]) for place, side in enumerate(SIDES)},
         ties={side: _ties(ledger, side) for side in SIDES},
         normalisations={side: _normalisations(ledger, side) for side in SIDES},
     )
@@ -220,13 +220,13 @@ def _subject_gaps(table: ItemTable, level: float) -> tuple[SubjectGap, ...]:
     )
 
 
-def _chance(ledger: Ledger, side: SideName) -> Chance:
+def _chance(ledger: Ledger, side: SideName, picks: Sequence[int | None]) -> Chance:
     table, place = ledger.items, SIDES.index(side)
     samples = [pair[place] for pair in table.pairs]
     return against_chance(
         credits=table.logged_lm_eval if side == "lm_eval" else table.logged_inspect,
         num_choices=[len(sample.choices) for sample in samples],
-        picks=[picks[place] for picks in native_picks(ledger)],
+        picks=picks,
         gold=[sample.gold for sample in samples],
         table=table.choices[side],
     )

@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 
 from llm.evaluation import rules
-from reconcile.agreement import subtask_scatter
+from reconcile.agreement import agreement_of, subtask_scatter
 from reconcile.coefficients import pearson
 from reconcile.decompose import decompose
 from reconcile.runs import Protocol
@@ -146,6 +146,10 @@ def test_the_notebooks_scatter_and_its_correlations(simulation):
     assert pooled.num_points == 80
     assert pooled.value == pytest.approx(1480 / (1920 * 2231) ** 0.5, abs=1e-12)
     assert pooled.value == pytest.approx(0.715091006214372, abs=1e-12)
+    agreement = agreement_of(ledger_of(lm_eval, inspect, truth, lengths))
+    assert agreement.scatter == scatter
+    expected = {"off": pytest.approx(1), "on": pytest.approx(on.value), "pooled": pytest.approx(pooled.value)}
+    assert {name: found.value for name, found in agreement.scatter_pearson.items()} == expected
 
 
 @pytest.mark.parametrize(("shift", "expected"), [(5, (0.60, 0.55)), (50, (0.30, 0.30))])

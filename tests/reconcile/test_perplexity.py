@@ -7,6 +7,7 @@ from fractions import Fraction
 import pytest
 
 from llm.errors import InputError
+from reconcile.lattice import Factor, shapley_values
 from reconcile.perplexity import decompose_pages
 from reconcile.runs import HarnessRun, ItemKey, PageRecord, Protocol, Status
 
@@ -63,6 +64,20 @@ def test_case_12_in_exact_fractions():
     assert ledger.bits_per_byte.exact["gap"] == ledger.bits_per_byte.exact["text"] == Fraction(-3, 20)
     assert ledger.bits_per_byte.gap == pytest.approx(-3 / 20 / LN2, abs=1e-15)
     assert ledger.accounted
+
+
+def test_case_12_crossed_with_the_unit_would_be_wrong():
+    """Nats of lm-eval's text per token are no protocol's number: the unit comes last."""
+    cells = {
+        frozenset(): Fraction(12, 4),
+        frozenset({"text"}): Fraction(15, 4),
+        frozenset({"unit"}): Fraction(12, 5),
+        frozenset({"text", "unit"}): Fraction(15, 6),
+    }
+    crossed = shapley_values((Factor(name="text"), Factor(name="unit")), cells.__getitem__)
+    assert crossed == {"text": Fraction(-17, 40), "unit": Fraction(37, 40)}
+    ordered = shapley_values((Factor(name="text"), Factor(name="unit", after="text")), cells.__getitem__)
+    assert ordered == {"text": Fraction(-3, 4), "unit": Fraction(5, 4)}
 
 
 def test_text_and_window_form_a_lattice_when_cross_pages_are_given():

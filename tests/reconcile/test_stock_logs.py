@@ -134,7 +134,7 @@ def test_inspects_published_task_is_explained_as_far_as_its_log_goes(
     from inspect_evals.arc import arc_easy
 
     monkeypatch.chdir(shared_dir / "data")  # the task's Hub id is a folder here
-    model = get_model("hf/twin", model_path=str(twin), device="cpu", max_tokens=16)
+    model = get_model("hf/twin", model_path=str(twin), device="cpu")
     (log,) = inspect_eval(
         arc_easy(), model=model, limit=NUM_ITEMS, max_tokens=16, log_dir=str(tmp_path / "inspect"), display="none"
     )

@@ -35,3 +35,25 @@ def test_the_order_of_six_variants(tiny_checkpoint: Path, tmp_path: Path, monkey
     assert len(document["scores"]) == len(document["correlations"]) == 4
     assert len(document["matrix"]) == 8
     assert document["num_items"] == 8
+
+
+def test_models_are_named_as_briefly_as_tells_them_apart(tmp_path: Path) -> None:
+    from reconcile.agreement_run import _names
+
+    models = [
+        ("a/one", "float32", "float32"),
+        ("a/one", "bfloat16", "float32"),
+        ("a/two", "float32", "float32"),
+        ("b/two", "float32", "float32"),
+        ("c/three", "float32", "float32"),
+    ]
+    runs = []
+    for number, (ref, dtype, logits_dtype) in enumerate(models):
+        run = tmp_path / str(number)
+        run.mkdir()
+        model = {"ref": ref, "dtype": dtype, "logits_dtype": logits_dtype}
+        (run / "reconcile.json").write_text(json.dumps({"model": model}))
+        runs.append(run)
+    assert _names(runs) == ["one float32", "one bfloat16", "a/two", "b/two", "three"]
+    twice = _names([runs[4], runs[4]])
+    assert twice == ["three", "three"]  # the same run named twice is refused where they are ranked
