@@ -26,23 +26,29 @@ def harness_name(ledger: Ledger, side: str) -> str:
     return name
 
 
-def gap_section(ledger: Ledger) -> Section:
+def gap_section(ledger: Ledger, statistics: "Statistics | None" = None) -> Section:
     """Both scores as the harnesses reported them, and the gap."""
     rows = []
-    for side in ("lm_eval", "inspect"):
+    for side in SIDES:
         stderr = ledger.stderr[side]
+        found = None if statistics is None else statistics.scores[side].interval  # type: ignore[index]
         rows.append(
             (
                 harness_name(ledger, side),
                 ledger.metric[side],
                 repr(ledger.reported[side]),
+                "" if found is None else f"[{found.low:.4f}, {found.high:.4f}]",
                 "" if stderr is None else f"± {stderr:.4f}",
             )
         )
     names = side_names(ledger.harnesses)
-    rows.append(("gap", f"{names['lm_eval']} − {names['inspect']}", difference(ledger.gap), ""))
+    around = interval(statistics.gap.interval) if statistics is not None else ""
+    rows.append(("gap", f"{names['lm_eval']} − {names['inspect']}", difference(ledger.gap), around, ""))
     table = Table(
-        headers=("harness", "metric", "score as reported", "its own standard error"), align="llrl", rows=tuple(rows)
+        headers=("harness", "metric", "score as reported", "95 % interval", "its own standard error"),
+        align="llrll",
+        rows=tuple(rows),
+        spare=("its own standard error", "metric"),
     )
     return Section(title="Scores", table=table, brief=True)
 
@@ -56,6 +62,7 @@ def components_section(ledger: Ledger, statistics: "Statistics | None") -> Secti
         headers=("component", "net", "exact", "95 % interval", "items up", "items down", "picks changed", ""),
         align="lrrlrrrl",
         rows=tuple(rows),
+        spare=("exact", "picks changed", "95 % interval"),
     )
     return Section(title="What the gap is made of", table=table, after=(closing_sentence(ledger),), brief=True)
 
@@ -147,6 +154,7 @@ def cells_section(ledger: Ledger) -> Section:
         headers=("template", "normalisation", "tie-break", "readout", "score", "exact", "n", ""),
         align="llllrrrl",
         rows=rows,
+        spare=(*(("readout",) if len({row[3] for row in rows}) == 1 else ()), "exact", "n"),
     )
     sentence = "Scores over the common items, every part of the protocol at one side's or at the other's value."
     return Section(title="Cells", sentences=(sentence,), table=table, brief=True)
@@ -289,7 +297,7 @@ def ledger_sections(ledger: Ledger, facts: RunFacts, statistics: "Statistics | N
     measured = statistics_sections(ledger, statistics) if statistics is not None else {}
     return [
         *measured.get("above", ()),
-        gap_section(ledger),
+        gap_section(ledger, statistics),
         components_section(ledger, statistics),
         readout_section(ledger),
         coverage_section(ledger),

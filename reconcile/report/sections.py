@@ -8,11 +8,15 @@ Align = Literal["left", "right"]
 
 @dataclass(frozen=True, kw_only=True)
 class Table:
-    """Rows of text under headers; `align` has one letter a column, l or r."""
+    """Rows of text under headers; `align` has one letter a column, l or r.
+
+    `spare` names the headers of columns that a narrow terminal can do without, the first to go first.
+    """
 
     headers: tuple[str, ...]
     align: str
     rows: tuple[tuple[str, ...], ...]
+    spare: tuple[str, ...] = ()
 
     def __post_init__(self) -> None:
         widths = {len(self.headers), len(self.align), *(len(row) for row in self.rows)}

@@ -17,6 +17,11 @@ if TYPE_CHECKING:
     from reconcile.ties import TieCensus
 
 _MOST_SUBJECTS = 57
+_SCATTER = {
+    "off": "Pearson's r over random sub-tasks, length normalisation off",
+    "on": "the same, length normalisation on",
+    "pooled": "both pooled",
+}
 
 
 def statistics_sections(ledger: Ledger, statistics: "Statistics") -> Mapping[str, tuple[Section, ...]]:
@@ -40,6 +45,7 @@ def chance_section(statistics: "Statistics", names: Mapping[str, str]) -> Sectio
         headers=("", "score", "chance", "p (guessing)", "picks by position", "gold by position", "mass on the choices"),
         align="lrrrlll",
         rows=rows,
+        spare=("gold by position", "mass on the choices"),
     )
     lost = [
         f"{name}'s score is not distinguishable from chance here."
@@ -176,6 +182,7 @@ def agreement_section(agreement: "Agreement", names: Mapping[str, str]) -> Secti
         ("Cohen's κ of correctness", coefficient(agreement.kappa_correctness)),
         ("Pearson's r over sub-tasks", coefficient(agreement.pearson)),
         ("Spearman's r over sub-tasks", coefficient(agreement.spearman)),
+        *((_SCATTER[name], coefficient(found)) for name, found in agreement.scatter_pearson.items()),
     )
     sentence = f"{count(agreement.num_items, 'common item')}; a correlation of 1 still allows a constant offset."
     return Section(
