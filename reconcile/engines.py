@@ -4,6 +4,7 @@ They are made here and run by `harnesses`. lm-eval's are watched at `_loglikelih
 `TemplateLM` scores, so that their runs leave the same trace of token ids as the decoder's.
 """
 
+import os
 import re
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -16,6 +17,10 @@ from llm.scoring.requests import ScoreRequest
 Trace = Callable[["SentRequest"], object]
 
 _SECRET = re.compile(r"((?:auth_token|api_key|token|password|header)=)[^,\s]+", re.IGNORECASE)
+
+_SECRET_NAME = re.compile(r"(?:key|token|secret|password|credential)s?$", re.IGNORECASE)
+_LEAST_SECRET = 8
+"""Characters: a shorter value is no secret and stands in other words too."""
 
 MAX_RETRIES = 4
 """Of a call that Inspect makes to a server: it would go on for ever."""
@@ -37,7 +42,12 @@ class SentRequest:
 
 
 def without_secrets(text: str) -> str:
-    """Model arguments or a command line with the values of tokens and keys taken out."""
+    """Model arguments, a command line or a message with the values of tokens and keys taken out, those that the
+    environment holds included.
+    """
+    for name, value in os.environ.items():
+        if _SECRET_NAME.search(name) and len(value) >= _LEAST_SECRET:
+            text = text.replace(value, "***")
     return _SECRET.sub(r"\1***", text)
 
 

@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from llm.errors import InputError
+from reconcile.log_files import check_archive, check_document
 from reconcile.log_values import as_float
 
 # What a ledger never reads: the transcript of a sample, which is most of a log.
@@ -58,6 +59,10 @@ def open_log(path: Path, *, scorer: str | None = None) -> InspectLog:
         InputError: no log, a damaged one, or one without a sample that was scored; one sentence.
     """
     file = _one_file(path)
+    if file.suffix == ".json":
+        check_document(file)
+    else:
+        check_archive(file)
     header = _header(file)
     notes = _state_notes(header)
     names = _scorers(header)

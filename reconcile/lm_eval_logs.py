@@ -15,6 +15,7 @@ from pathlib import Path
 from typing import Any
 
 from llm.errors import InputError
+from reconcile.log_files import load_document, numbered_lines
 
 TRACE_NAME = "requests.jsonl"
 
@@ -115,10 +116,7 @@ def _age(path: Path) -> tuple[str, float]:
 
 
 def _load_results(path: Path) -> Mapping[str, Any]:
-    try:
-        results = json.loads(path.read_text(encoding="utf-8"))
-    except (json.JSONDecodeError, UnicodeDecodeError) as error:
-        raise InputError(f"{path} is damaged or unfinished: it is not complete JSON ({error})") from error
+    results = load_document(path)
     if not isinstance(results, dict) or not isinstance(results.get("results"), dict):
         raise InputError(f"{path} is not a results file of lm-eval: it has no 'results'")
     if not results["results"]:
@@ -153,31 +151,26 @@ def _task_of(stem: str, known: Sequence[str]) -> str | None:
 
 def _records(path: Path) -> Iterator[tuple[int, Any]]:
     """(line number, JSON value) of a JSON-lines file, or (place, element) of a file that is one JSON list."""
-    with path.open(encoding="utf-8") as lines:
-        if lines.read(1) == "[":
-            lines.seek(0)
-            yield from enumerate(_whole_list(path, lines.read()), start=1)
-            return
-        lines.seek(0)
-        broken: tuple[int, str] | None = None
-        for number, line in enumerate(lines, start=1):
-            if not line.strip():
-                continue
-            if broken is not None:
-                raise InputError(f"{path}:{broken[0]} is damaged: it is not JSON ({broken[1]})")
-            try:
-                yield number, json.loads(line)
-            except json.JSONDecodeError as error:
-                broken = (number, str(error))
+    if _begins_a_list(path):
+        yield from enumerate(load_document(path), start=1)
+        return
+    broken: tuple[int, str] | None = None
+    for number, line in numbered_lines(path):
+        if not line.strip():
+            continue
+        if broken is not None:
+            raise InputError(f"{path}:{broken[0]} is damaged: it is not JSON ({broken[1]})")
+        try:
+            record = json.loads(line)
+        except json.JSONDecodeError as error:
+            broken = (number, str(error))
+        else:
+            yield number, record
 
 
-def _whole_list(path: Path, text: str) -> list[Any]:
-    try:
-        records = json.loads(text)
-    except json.JSONDecodeError as error:
-        raise InputError(f"{path} is damaged or unfinished: it is not complete JSON ({error})") from error
-    assert isinstance(records, list)
-    return records
+def _begins_a_list(path: Path) -> bool:
+    with path.open("rb") as file:
+        return file.read(1) == b"["
 
 
 _OWN_FIELDS = frozenset(

@@ -228,7 +228,7 @@ def test_importing_loads_neither_torch_nor_a_harness():
 
 def test_items_keep_the_datas_order_labels_and_numbers(tmp_path):
     root = arc_folder(
-        tmp_path, [ARC_ROW, {**ARC_ROW, "choices": {"text": ["x"] * 5, "label": list("ABCDE")}, "answerKey": "E"}]
+        tmp_path, [ARC_ROW, {**ARC_ROW, "choices": {"text": list("vwxyz"), "label": list("ABCDE")}, "answerKey": "E"}]
     )
     numbers, letters = data.load_items("arc_easy", str(root))
     assert (numbers.labels, numbers.choices, numbers.gold) == (("1", "2", "3"), ("ice", "fire", "snow"), 1)

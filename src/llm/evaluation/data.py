@@ -12,16 +12,16 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from importlib import resources
 from pathlib import Path
-from typing import Any, Literal
+from typing import Literal
 
 from llm.errors import InputError
 from llm.evaluation.hub_cache import fingerprinted_link
 from llm.evaluation.hub_layout import Repository, Row, open_repository, resolve_folder
+from llm.evaluation.item_rows import MMLU_LABELS as MMLU_LABELS
+from llm.evaluation.item_rows import Item, arc_item, mmlu_item, text_field
 from llm.evaluation.mmlu_subjects import MMLU_SUBJECTS
 
 Task = Literal["mmlu", "arc_easy", "wikitext"]
-
-MMLU_LABELS = ("A", "B", "C", "D")
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -39,23 +39,6 @@ _BENCHMARKS: Mapping[str, _Benchmark] = {
     "wikitext": _Benchmark(path="EleutherAI/wikitext_document_level", config="wikitext-2-raw-v1", fewshot_split=None),
 }
 TASKS: tuple[str, ...] = tuple(_BENCHMARKS)
-
-
-@dataclass(frozen=True, kw_only=True, slots=True)
-class Item:
-    """One multiple-choice question as the data has it.
-
-    `subject` is the MMLU config name, "" where the benchmark has no subjects. `doc_id` is the row's 0-based number in
-    its split of its subject (lm-eval's doc_id). `labels` are the data's own, `gold` an index into `choices`.
-    """
-
-    task: str
-    subject: str
-    doc_id: int
-    question: str
-    choices: tuple[str, ...]
-    labels: tuple[str, ...]
-    gold: int
 
 
 def load_items(
@@ -109,7 +92,7 @@ def load_pages(data: str = "sample", limit: int | None = None, *, split: str = "
     _check_limit(limit)
     benchmark = _benchmark("wikitext")
     rows = _rows("wikitext", data, str(benchmark.config), split)[:limit]
-    pages = [_text(row, "page") for row in rows]
+    pages = [text_field(row, "page") for row in rows]
     if not pages:
         raise InputError(f"the {split} split of wikitext in {_place('wikitext', data)} holds no pages")
     return pages
@@ -233,7 +216,7 @@ def _configs(task: str, data: str, wanted: Sequence[str] | str | None) -> list[s
 
 def _items(task: str, data: str, subject: str, split: str, limit: int | None) -> list[Item]:
     config = _benchmark(task).config or subject
-    parse = _mmlu_item if task == "mmlu" else _arc_item
+    parse = mmlu_item if task == "mmlu" else arc_item
     return [parse(row, subject, doc_id) for doc_id, row in enumerate(_rows(task, data, config, split)[:limit])]
 
 
@@ -287,62 +270,3 @@ def _contents(task: str, data: str, config: str) -> Iterable[tuple[str, bytes]]:
     for split in repository.configs.get(config, {}):
         for path in repository.files(config, split):
             yield f"{split}:{path.relative_to(repository.folder).as_posix()}", path.read_bytes()
-
-
-# What a row must hold
-
-
-def _mmlu_item(row: Row, subject: str, doc_id: int) -> Item:
-    choices = _choices(row, row.fields.get("choices"), "choices")
-    if len(choices) != len(MMLU_LABELS):
-        raise InputError(f"{row.where}: MMLU has 4 choices, this row has {len(choices)}")
-    answer = row.fields.get("answer")
-    if isinstance(answer, bool) or not isinstance(answer, int) or not 0 <= answer < len(choices):
-        raise InputError(f"{row.where}: answer must be the whole number of a choice, 0 to 3, not {answer!r}")
-    return Item(
-        task="mmlu",
-        subject=subject,
-        doc_id=doc_id,
-        question=_text(row, "question"),
-        choices=choices,
-        labels=MMLU_LABELS,
-        gold=answer,
-    )
-
-
-def _arc_item(row: Row, subject: str, doc_id: int) -> Item:
-    table = row.fields.get("choices")
-    if not isinstance(table, Mapping):
-        raise InputError(f"{row.where}: choices must be an object with text and label, not {table!r}")
-    choices = _choices(row, table.get("text"), "choices.text")
-    labels = _choices(row, table.get("label"), "choices.label")
-    if len(labels) != len(choices) or len(set(labels)) != len(labels):
-        raise InputError(f"{row.where}: choices.label must name each of the {len(choices)} choices once, not {labels}")
-    key = row.fields.get("answerKey")
-    if key not in labels:
-        raise InputError(f"{row.where}: answerKey must be one of {', '.join(labels)}, not {key!r}")
-    return Item(
-        task="arc_easy",
-        subject=subject,
-        doc_id=doc_id,
-        question=_text(row, "question"),
-        choices=choices,
-        labels=labels,
-        gold=labels.index(str(key)),
-    )
-
-
-def _text(row: Row, field: str) -> str:
-    value = row.fields.get(field)
-    if not isinstance(value, str) or not value.strip():
-        raise InputError(f"{row.where}: field {field!r} must be a text that is not empty, not {value!r}")
-    return value
-
-
-def _choices(row: Row, value: Any, field: str) -> tuple[str, ...]:
-    if not isinstance(value, (list, tuple)) or not value:
-        raise InputError(f"{row.where}: field {field!r} must be a list of texts that is not empty, not {value!r}")
-    for text in value:
-        if not isinstance(text, str) or not text.strip():
-            raise InputError(f"{row.where}: field {field!r} holds {text!r}: each must be a text that is not empty")
-    return tuple(value)

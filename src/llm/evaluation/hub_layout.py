@@ -15,6 +15,8 @@ from typing import Any
 from llm.errors import InputError
 
 CARD = "README.md"
+MOST_CARD_BYTES, MOST_DATA_BYTES = 16 << 20, 1 << 30
+"""A card or a data file above this is refused: it would be read whole."""
 DEFAULT_SPLIT = "train"  # what the Hub calls files that a card lists without a split
 
 
@@ -92,10 +94,20 @@ def open_repository(folder: Path) -> Repository:
         raise InputError(
             f"no dataset card {card}: a folder laid out like the Hub has one, whose `configs` name its files"
         )
+    _check_size(card, MOST_CARD_BYTES)
     try:
         return Repository(folder=folder, configs=_card_configs(card.read_text(encoding="utf-8")))
+    except UnicodeDecodeError as error:
+        raise InputError(f"dataset card {card} is not UTF-8 text ({error.reason} at byte {error.start})") from error
+    except RecursionError as error:
+        raise InputError(f"dataset card {card}: its header is nested too deeply") from error
     except ValueError as error:
         raise InputError(f"dataset card {card}: {error}") from error
+
+
+def _check_size(path: Path, most: int) -> None:
+    if (size := path.stat().st_size) > most:
+        raise InputError(f"{path} holds {size} bytes and at most {most} are read: split it, or use a part of it")
 
 
 @lru_cache(maxsize=16)
@@ -124,8 +136,16 @@ def _splits(entry: Mapping[str, Any]) -> dict[str, tuple[str, ...]]:
     prefix = f"{entry['data_dir']}/" if entry.get("data_dir") else ""
     splits: dict[str, tuple[str, ...]] = {}
     for split, patterns in _data_files(entry):
-        splits[split] = splits.get(split, ()) + tuple(prefix + pattern for pattern in patterns)
+        splits[split] = splits.get(split, ()) + tuple(_inside(prefix + pattern) for pattern in patterns)
     return splits
+
+
+def _inside(pattern: str) -> str:
+    """The pattern, if it stays below the card's folder."""
+    parts = pattern.replace("\\", "/").split("/")
+    if pattern.startswith(("/", "~")) or ".." in parts or "\0" in pattern or ":" in parts[0]:
+        raise ValueError(f"it names {pattern[:200]!r}, which is not a file below its own folder")
+    return pattern
 
 
 def _data_files(entry: Mapping[str, Any]) -> Iterator[tuple[str, tuple[str, ...]]]:
@@ -135,13 +155,18 @@ def _data_files(entry: Mapping[str, Any]) -> Iterator[tuple[str, tuple[str, ...]
             yield DEFAULT_SPLIT, (pattern,)
         case [*parts] if parts and all(isinstance(part, str) for part in parts):
             yield DEFAULT_SPLIT, tuple(parts)
-        case [*parts] if parts and all(isinstance(part, dict) and "path" in part for part in parts):
+        case [*parts] if parts and all(isinstance(part, dict) and _is_path(part.get("path")) for part in parts):
             for part in parts:
                 path = part["path"]
                 yield str(part.get("split", DEFAULT_SPLIT)), (path,) if isinstance(path, str) else tuple(path)
         case _:
             name = entry.get("config_name", "default")
             raise ValueError(f"config {name!r} needs data_files, a list of {{split, path}} entries")
+
+
+def _is_path(value: Any) -> bool:
+    """One pattern, or a list of them."""
+    return isinstance(value, str) or (isinstance(value, list) and all(isinstance(part, str) for part in value))
 
 
 def _matching(folder: Path, pattern: str) -> list[Path]:
@@ -157,6 +182,7 @@ def read_rows(path: Path) -> list[Row]:
     Raises:
         InputError: another kind of file, text that is not UTF-8 or JSON (with its line), or pyarrow missing.
     """
+    _check_size(path, MOST_DATA_BYTES)
     match path.suffix:
         case ".jsonl" | ".json":
             return _json_rows(path)
@@ -170,7 +196,7 @@ def _json_rows(path: Path) -> list[Row]:
         text = path.read_text(encoding="utf-8")
     except UnicodeDecodeError as error:
         raise InputError(f"{path} is not UTF-8 text ({error.reason} at byte {error.start})") from error
-    if text.lstrip().startswith("["):
+    if text[:4096].lstrip().startswith("["):
         records = _parsed(text, str(path))
         return [_row(record, f"{path} record {i}") for i, record in enumerate(records, start=1)]
     # Split at line feeds only: splitlines() would also cut at U+2028 and the like, legal inside a JSON string.
@@ -184,10 +210,22 @@ def _parquet_rows(path: Path) -> list[Row]:
     except ImportError as error:
         raise InputError(f"{path} needs pyarrow: pip install 'harness-bridge[report]'") from error
     try:
-        records = parquet.read_table(path).to_pylist()
-    except (OSError, ValueError) as error:
+        with parquet.ParquetFile(path) as file:
+            _check_unpacked(path, file.metadata)
+            records = file.read().to_pylist()
+    except InputError:
+        raise
+    except (OSError, ValueError, NotImplementedError, KeyError, MemoryError) as error:
         raise InputError(f"{path} is not a readable parquet file ({str(error).splitlines()[0]})") from error
     return [_row(record, f"{path} row {i}") for i, record in enumerate(records, start=1)]
+
+
+def _check_unpacked(path: Path, metadata: Any) -> None:
+    """A small parquet file may unpack to any size."""
+    groups = [metadata.row_group(number) for number in range(metadata.num_row_groups)]
+    size = max(sum(group.total_byte_size for group in groups), metadata.num_rows)
+    if size > MOST_DATA_BYTES:
+        raise InputError(f"{path} unpacks to {size} bytes and at most {MOST_DATA_BYTES} are read: use a part of it")
 
 
 def _parsed(text: str, where: str) -> Any:
@@ -195,6 +233,10 @@ def _parsed(text: str, where: str) -> Any:
         return json.loads(text)
     except json.JSONDecodeError as error:
         raise InputError(f"{where} is not JSON ({error.msg} at column {error.colno})") from error
+    except RecursionError as error:
+        raise InputError(f"{where} is JSON nested too deeply to be a record") from error
+    except ValueError as error:  # a number of thousands of digits
+        raise InputError(f"{where} holds a number that cannot be read ({str(error).splitlines()[0][:80]})") from error
 
 
 def _row(record: Any, where: str) -> Row:

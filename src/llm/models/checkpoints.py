@@ -46,6 +46,7 @@ def load_decoder(
     Raises:
         InputError: a tensor is missing, superfluous, of another shape, not floating point or not finite.
     """
+    _check_layers(config, source)
     slots = hub_slots(config)
     _compare(config, slots, source)
     with torch.device("meta"):
@@ -99,6 +100,15 @@ def hub_slots(config: DecoderConfig) -> dict[str, _Slot]:
             name = f"layers.{layer}.{norm}.weight"
             slots[f"model.{name}"] = _Slot(parameter=name, start=0, shape=(size,))
     return slots
+
+
+def _check_layers(config: DecoderConfig, source: WeightSource) -> None:
+    """Before a name is made for each tensor of each layer: an absurd number of them would fill the memory."""
+    if config.num_hidden_layers > len(source.shapes):
+        raise InputError(
+            f"{source.path}: num_hidden_layers is {config.num_hidden_layers}, and the weights hold "
+            f"{len(source.shapes)} tensors in all: too few for so many layers"
+        )
 
 
 def _compare(config: DecoderConfig, slots: dict[str, _Slot], source: WeightSource) -> None:

@@ -10,6 +10,7 @@ import re
 import struct
 from collections.abc import Mapping
 from dataclasses import dataclass
+from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
@@ -22,8 +23,12 @@ from llm.models.checkpoints import WeightSource
 from llm.models.config import DecoderConfig
 
 MAGIC = b"GGUF"
+_TOKENIZER = "tokenizer.ggml."
 ROPE_DIVISORS = "rope_freqs.weight"
 _STRING, _ARRAY = 8, 9
+_MOST_NESTED = 4
+_MOST_VALUES = 1 << 24
+"""Of one list in the header; the longest lists there are, vocabularies and merges, have under a million."""
 _SCALARS = {0: "B", 1: "b", 2: "H", 3: "h", 4: "I", 5: "i", 6: "f", 7: "?", 10: "Q", 11: "q", 12: "d"}
 
 _LAYER_NAMES = {
@@ -72,7 +77,9 @@ class GGUFFile:
             self._data = mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_COPY)
         cursor = _Cursor(self._data, path)
         self.metadata = cursor.header()
+        self._spans, self._infos_start = cursor.spans, cursor.at
         self.tensors = _places(cursor, self.metadata)
+        self._infos_end = cursor.at
 
     @property
     def shapes(self) -> dict[str, tuple[int, ...]]:
@@ -84,6 +91,24 @@ class GGUFFile:
         from gguf import GGMLQuantizationType
 
         return {GGMLQuantizationType(t.ggml_type).name for t in self.tensors.values() if len(t.shape) > 1}
+
+    def copy_without_vocabulary(self, path: Path) -> None:
+        """Write the same file without its tokenizer's lists; the tensors are those of this one, byte for byte.
+
+        transformers walks a GGUF header value by value, twice, in Python: a vocabulary of 262,144 pieces costs it most
+        of a minute, and this project reads the tokenizer itself.
+        """
+        lists = {key for key, value in self.metadata.items() if key.startswith(_TOKENIZER) and isinstance(value, list)}
+        kept = [self._data[slice(*span)] for key, span in self._spans.items() if key not in lists]
+        counts = struct.pack("<QQ", len(self.tensors), len(kept))
+        header = b"".join([self._data[:8], counts, *kept, self._data[self._infos_start : self._infos_end]])
+        alignment = int(self.metadata.get("general.alignment", 32))
+        with path.open("wb") as file:
+            file.write(header)
+            file.write(bytes(-len(header) % alignment))
+            first = -(-self._infos_end // alignment) * alignment
+            with memoryview(self._data) as data:
+                file.write(data[first:])
 
     def weight_source(self, config: DecoderConfig) -> WeightSource:
         """The tensors under their Hub names, Llama's q and k rows back in the Hub's order."""
@@ -154,6 +179,8 @@ class _Cursor:
     def __init__(self, data: mmap.mmap, path: Path) -> None:
         self.data, self.path, self.at = data, path, 0
         self.num_tensors = 0
+        self.spans: dict[str, tuple[int, int]] = {}
+        """Where each key and its value stand in the file: first byte, and the one after the last."""
 
     def header(self) -> dict[str, Any]:
         if self.data[:4] != MAGIC:
@@ -165,8 +192,9 @@ class _Cursor:
         self.num_tensors, num_keys = self.scalar("Q"), self.scalar("Q")
         metadata: dict[str, Any] = {}
         for _ in range(num_keys):
-            key = self.string()
+            start, key = self.at, self.string()
             metadata[key] = self.value(self.scalar("I"))
+            self.spans[key] = (start, self.at)
         return metadata
 
     def scalar(self, code: str) -> Any:
@@ -186,15 +214,18 @@ class _Cursor:
         self.at += size
         return text.decode("utf-8", errors="replace")
 
-    def value(self, kind: int) -> Any:
+    def value(self, kind: int, depth: int = 0) -> Any:
         if kind == _STRING:
             return self.string()
         if kind != _ARRAY:
             return self.scalar(self.code(kind))
         inner, count = self.scalar("I"), self.scalar("Q")
+        if count > _MOST_VALUES or depth >= _MOST_NESTED:
+            what = f"a list of {count} values" if count > _MOST_VALUES else f"lists in lists {depth + 1} deep"
+            raise InputError(f"{self.path}: the GGUF header holds {what}; the file is damaged")
         if inner in (_STRING, _ARRAY):
             self.need(count * 8)
-            return [self.value(inner) for _ in range(count)]
+            return [self.value(inner, depth + 1) for _ in range(count)]
         return list(self.scalars(self.code(inner), count)) if count else []
 
     def code(self, kind: int) -> str:
@@ -217,14 +248,16 @@ def _places(cursor: _Cursor, metadata: Mapping[str, Any]) -> dict[str, GGUFTenso
             raise InputError(f"{cursor.path}: tensor {name} has {num_dims} dimensions; the file is damaged")
         shape = tuple(reversed(cursor.scalars("Q", num_dims)))
         listed.append((name, shape, cursor.scalar("I"), cursor.scalar("Q")))
-    alignment = int(metadata.get("general.alignment", 32))
-    if alignment < 1:
-        raise InputError(f"{cursor.path}: general.alignment is {alignment}; the file is damaged")
+    alignment = metadata.get("general.alignment", 32)
+    if isinstance(alignment, bool) or not isinstance(alignment, int) or not 1 <= alignment <= 1 << 20:
+        raise InputError(f"{cursor.path}: general.alignment is {str(alignment)[:40]!r}; the file is damaged")
     base = -(-cursor.at // alignment) * alignment
     places = {}
     for name, shape, kind, offset in listed:
         if kind not in iter(GGMLQuantizationType):
             raise InputError(f"{cursor.path}: tensor {name} is of the unknown GGML type {kind}")
+        if name in places:
+            raise InputError(f"{cursor.path}: tensor {name} is listed twice; the file is damaged")
         block, block_bytes = GGML_QUANT_SIZES[GGMLQuantizationType(kind)]
         count = int(np.prod(shape, dtype=object)) if shape else 1
         if shape and shape[-1] % block:
@@ -237,9 +270,13 @@ def _places(cursor: _Cursor, metadata: Mapping[str, Any]) -> dict[str, GGUFTenso
 
 
 def _check_extent(path: Path, places: Mapping[str, GGUFTensor], size: int, alignment: int) -> None:
-    """The last tensor ends where the file does, but for padding."""
+    """No two tensors share a byte, and the last one ends where the file does, but for padding."""
     end = max((place.start + place.num_bytes for place in places.values()), default=size)
     if end > size:
         raise InputError(f"{path}: the tensors need {end} bytes, the file holds {size}; it is cut short")
     if size - end >= max(alignment, 32):
         raise InputError(f"{path}: {size - end} bytes follow the last tensor; the file is over-long")
+    ordered = sorted((place.start, place.start + place.num_bytes, name) for name, place in places.items())
+    for (_, stop, name), (start, _, following) in pairwise(ordered):
+        if start < stop:
+            raise InputError(f"{path}: the tensors {name} and {following} overlap; the file is damaged")

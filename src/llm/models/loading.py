@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
 from llm.errors import InputError
+from llm.models.small_files import small_text
 
 if TYPE_CHECKING:
     import torch
@@ -238,8 +239,10 @@ def _hub_config(folder: Path) -> Mapping[str, Any]:
 
 def _json_object(path: Path) -> dict[str, Any]:
     try:
-        value = json.loads(path.read_text(encoding="utf-8"))
-    except (ValueError, OSError) as error:
+        value = json.loads(small_text(path))
+    except InputError:
+        raise
+    except (ValueError, OSError, RecursionError) as error:
         raise InputError(f"{path}: not readable as JSON ({error})") from error
     if not isinstance(value, dict):
         raise InputError(f"{path}: holds no JSON object")
@@ -250,7 +253,7 @@ def _named(path: Path, read: "Callable[[], DecoderConfig]") -> "DecoderConfig":
     """The config that `read` gives; its errors name the file."""
     try:
         return read()
-    except (ValueError, TypeError) as error:
+    except (ValueError, TypeError, OverflowError, AttributeError, KeyError) as error:
         raise InputError(f"{path}: {error}") from error
 
 
@@ -265,8 +268,17 @@ def _pick_dtype(dtype: str, device: "torch.device", stored_bfloat16: bool) -> "t
 
 
 def _note_decodable(model: "DecoderModel", tokenizer: "PreTrainedTokenizerFast") -> None:
-    """Tell the model how many of its ids the tokenizer knows; embeddings are often padded beyond them."""
+    """Tell the model how many of its ids the tokenizer knows; embeddings are often padded beyond them.
+
+    Raises:
+        InputError: the tokenizer's own vocabulary, without what was added to it, is larger than the model's.
+    """
     known = max(tokenizer.get_vocab().values(), default=-1) + 1
+    if tokenizer.vocab_size > model.config.vocab_size:
+        raise InputError(
+            f"the tokenizer has {tokenizer.vocab_size} tokens and the model's vocabulary {model.config.vocab_size}: "
+            "it belongs to another model, put the right one beside the weights"
+        )
     if known > model.num_decodable:
         warnings.warn(
             f"the tokenizer has ids up to {known - 1}, the model's vocabulary ends at {model.num_decodable - 1}: "

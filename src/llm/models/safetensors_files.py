@@ -7,6 +7,7 @@ from typing import Any
 from torch import Tensor
 
 from llm.errors import InputError
+from llm.models.small_files import small_text
 
 SINGLE, INDEX = "model.safetensors", "model.safetensors.index.json"
 
@@ -76,9 +77,11 @@ def _index(folder: Path) -> dict[str, str]:
     if not path.is_file() or (folder / SINGLE).is_file():
         return {}
     try:
-        weight_map = json.loads(path.read_text(encoding="utf-8"))["weight_map"]
+        weight_map = json.loads(small_text(path))["weight_map"]
         index = {str(name): str(file) for name, file in weight_map.items()}
-    except (ValueError, KeyError, AttributeError, TypeError) as error:
+    except InputError:
+        raise
+    except (ValueError, KeyError, AttributeError, TypeError, RecursionError) as error:
         raise InputError(f"{path}: not an index of safetensors shards (no readable weight_map)") from error
     for file in index.values():
         if Path(file).name != file or not file.endswith(".safetensors"):

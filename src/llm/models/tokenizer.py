@@ -5,12 +5,14 @@ each word as the models' own tokenizer.json has it, and an unknown word is refus
 (transformers' own reading of a GGUF drops that word: SmolLM2's digits are then not split from spaces before them.)
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from llm.errors import InputError
+from llm.models.small_files import check_small
 
 if TYPE_CHECKING:
     from tokenizers import Tokenizer
@@ -65,14 +67,28 @@ def folder_tokenizer(folder: Path) -> "PreTrainedTokenizerFast":
 
     if not any((folder / name).is_file() for name in ("tokenizer.json", "tokenizer_config.json", "tokenizer.model")):
         raise InputError(f"{folder}: no tokenizer files (tokenizer.json and tokenizer_config.json) are there")
-    try:
+    for name in ("tokenizer.json", "tokenizer_config.json", "special_tokens_map.json", "added_tokens.json"):
+        if (folder / name).is_file():
+            check_small(folder / name)
+    with _one_sentence(f"{folder}: the tokenizer cannot be loaded"):
         tokenizer = AutoTokenizer.from_pretrained(str(folder), local_files_only=True, trust_remote_code=False)
-    except (ValueError, OSError, KeyError, TypeError, ImportError) as error:
-        reason = str(error).strip().splitlines()[0] if str(error).strip() else type(error).__name__
-        raise InputError(f"{folder}: the tokenizer cannot be loaded ({reason})") from error
     if not tokenizer.is_fast:
         raise InputError(f"{folder}: the tokenizer has no tokenizer.json form, which is needed")
     return _quiet(tokenizer)
+
+
+@contextmanager
+def _one_sentence(what: str) -> Iterator[None]:
+    """Whatever transformers and tokenizers raise for broken files, as an InputError; tokenizers panics for some."""
+    try:
+        yield
+    except InputError:
+        raise
+    except BaseException as error:
+        if not isinstance(error, Exception) and type(error).__name__ != "PanicException":
+            raise
+        reason = str(error).strip().splitlines()[0][:300] if str(error).strip() else type(error).__name__
+        raise InputError(f"{what} ({reason})") from error
 
 
 def gguf_tokenizer(metadata: Mapping[str, Any], path: Path) -> "PreTrainedTokenizerFast":
@@ -81,6 +97,11 @@ def gguf_tokenizer(metadata: Mapping[str, Any], path: Path) -> "PreTrainedTokeni
     Raises:
         InputError: the metadata is incomplete or names a tokenizer or pre-tokenizer whose rule is not known.
     """
+    with _one_sentence(f"{path}: the tokenizer cannot be made from the file's metadata"):
+        return _gguf_tokenizer(metadata, path)
+
+
+def _gguf_tokenizer(metadata: Mapping[str, Any], path: Path) -> "PreTrainedTokenizerFast":
     from transformers import PreTrainedTokenizerFast
 
     facts = _Facts.read(metadata, path)
