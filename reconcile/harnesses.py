@@ -11,7 +11,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 from llm.errors import InputError
 from llm.scoring.requests import Scorer, ScoreRequest, TokenScores
@@ -159,8 +159,10 @@ def expected_requests(options: RunOptions, protocol: Protocol) -> int | None:
     return sum(len(item.choices) for item in items) * (2 if protocol.normalisation == "pmi" else 1)
 
 
-def run_lm_eval(loaded: LoadedModel | None, options: RunOptions, folder: Path) -> None:
+def run_lm_eval(loaded: LoadedModel | None, options: RunOptions, folder: Path, *, raw_pages: bool = False) -> None:
     """lm-eval's evaluator over its task definitions; its results, samples and the trace go to `folder`.
+
+    `raw_pages` scores pages as the data has them, not as lm-eval detokenises them: a cell that is neither side's own.
 
     Raises:
         InputError: the task cannot be run so, or nothing was written.
@@ -183,6 +185,9 @@ def run_lm_eval(loaded: LoadedModel | None, options: RunOptions, folder: Path) -
             render=_renderer(protocol),
             folder=folder / "tasks",
         )
+        if raw_pages:
+            for task in tasks.tasks:
+                task.set_config("doc_to_target", lambda doc: doc["page"])
         with trace_file(folder / TRACE_NAME) as trace:
             if options.lm_eval_model is None:
                 _evaluate(_decoder_lm(loaded, options, trace), tasks, options, folder)
@@ -254,11 +259,16 @@ def _quiet_logger(name: str) -> Iterator[None]:
 
 
 def run_inspect(
-    loaded: LoadedModel | None, options: RunOptions, folder: Path, *, protocol: Protocol | None = None
+    loaded: LoadedModel | None,
+    options: RunOptions,
+    folder: Path,
+    *,
+    protocol: Protocol | None = None,
+    page_text: Literal["raw", "detokenised"] = "raw",
 ) -> Path:
     """Inspect's own `eval` over this project's task; returns the log it wrote to `folder`.
 
-    `protocol` replaces the options' for a further run of the same items.
+    `protocol` replaces the options' for a further run of the same items; `page_text` is what pages are scored as.
 
     Raises:
         InputError: the task cannot be run so, or it did not succeed.
@@ -270,7 +280,7 @@ def run_inspect(
         from inspect_ai import eval as inspect_eval
 
         log = inspect_eval(
-            _inspect_task(options, protocol or options.inspect),
+            _inspect_task(options, protocol or options.inspect, page_text),
             model=model,
             log_dir=str(folder),
             log_format="eval",
@@ -308,12 +318,12 @@ def _inspect_model(loaded: LoadedModel | None, options: RunOptions) -> Iterator[
         forget_loaded(options.model)
 
 
-def _inspect_task(options: RunOptions, protocol: Protocol) -> Any:
+def _inspect_task(options: RunOptions, protocol: Protocol, page_text: Literal["raw", "detokenised"]) -> Any:
     """The task as an object, so that no path and no working directory comes into it."""
     if options.task == "wikitext":
         from tasks.wikitext import wikitext
 
-        return wikitext(data=options.source, limit_per_subject=options.limit)
+        return wikitext(data=options.source, limit_per_subject=options.limit, text=page_text)
     settings: dict[str, Any] = {
         "data": options.source,
         "limit_per_subject": options.limit,

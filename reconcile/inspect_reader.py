@@ -39,7 +39,7 @@ def read_inspect_run(path: Path, *, scorer: str | None = None, protocol: Protoco
     reported = log.reported
     if _PAGE_METRIC in reported:
         return _page_run(log, protocol)
-    shown = _first_epochs(log, sample_record)
+    shown, about_model = _first_epochs(log, sample_record)
     values = log.reduced() or {name: one.own_mean for name, one in shown.items()}
     samples = [credited(one.record, values.get(name)) for name, one in shown.items()]
     scored = [value for value in values.values() if not math.isnan(value)]
@@ -62,7 +62,7 @@ def read_inspect_run(path: Path, *, scorer: str | None = None, protocol: Protoco
         averaging="micro",
         replayed=replay == reported[headline] or _numpy_mean(scored) == reported[headline],
         versions={name: str(version) for name, version in (log.header.eval.packages or {}).items()},
-        settings=inspect_settings(log.header, scorer=log.scorer, about_model=_about_model(shown)),
+        settings=inspect_settings(log.header, scorer=log.scorer, about_model=about_model),
         log_files=(str(log.path),),
         notes=(*log.notes, *_epoch_notes(log, shown)),
     )
@@ -70,13 +70,10 @@ def read_inspect_run(path: Path, *, scorer: str | None = None, protocol: Protoco
 
 @dataclass(kw_only=True)
 class _Shown(Generic[Record]):
-    """A sample by the record of its first epoch; of the others only their scores are kept. `about_model` is what the
-    provider said with its output.
-    """
+    """A sample by the record of its first epoch; of the others only their scores are kept."""
 
     epoch: int
     record: Record
-    about_model: Mapping[str, Any]
     num_epochs: int = 0
     values: list[float] = field(default_factory=list)
 
@@ -86,28 +83,26 @@ class _Shown(Generic[Record]):
         return mean(self.values) if self.values else math.nan
 
 
-def _first_epochs(log: InspectLog, read: Callable[..., Record]) -> dict[str, _Shown[Record]]:
-    """Each sample by its id, in the order of the log; one sample is in memory at a time, its record stays."""
+def _first_epochs(log: InspectLog, read: Callable[..., Record]) -> tuple[dict[str, _Shown[Record]], Mapping[str, Any]]:
+    """Each sample by its id, in the order of the log, and what the provider said of the model with the first output
+    that says it. A few samples are in memory at a time, their records stay.
+    """
     shown: dict[str, _Shown[Record]] = {}
+    about: Mapping[str, Any] = {}
     for sample in read_samples(log):
-        name, output = str(sample.id), sample.output
+        name = str(sample.id)
+        if not about and sample.output is not None:
+            about = model_facts(sample.output.metadata or {})
         one = shown.get(name)
-        if one is None or sample.epoch < one.epoch:
-            about = (output.metadata or {}) if output is not None and not _about_model(shown) else {}
-            record = read(sample, scorer=log.scorer)
-            if one is None:
-                one = shown[name] = _Shown(epoch=sample.epoch, record=record, about_model=model_facts(about))
-            one.epoch, one.record = sample.epoch, record
+        if one is None:
+            one = shown[name] = _Shown(epoch=sample.epoch, record=read(sample, scorer=log.scorer))
+        elif sample.epoch < one.epoch:
+            one.epoch, one.record = sample.epoch, read(sample, scorer=log.scorer)
         one.num_epochs += 1
         score = (sample.scores or {}).get(log.scorer)
         if score is not None and not math.isnan(number := score_value(score.value)):
             one.values.append(number)
-    return shown
-
-
-def _about_model(shown: Mapping[str, _Shown[Any]]) -> Mapping[str, Any]:
-    """What the first sample's provider said of the model."""
-    return next((one.about_model for one in shown.values()), {})
+    return shown, about
 
 
 def _numpy_mean(values: Sequence[float]) -> float:
@@ -154,7 +149,7 @@ def _epoch_notes(log: InspectLog, shown: Mapping[str, _Shown[Any]]) -> list[str]
 def _page_run(log: InspectLog, protocol: Protocol | None) -> HarnessRun:
     seen: Counter[str] = Counter()
     pages: list[PageRecord] = []
-    shown = _first_epochs(log, page_record)
+    shown, about_model = _first_epochs(log, page_record)
     for one in shown.values():
         digest = one.record.key.digest
         pages.append(replace(one.record, key=ItemKey(digest=digest, occurrence=seen[digest])))
@@ -167,7 +162,7 @@ def _page_run(log: InspectLog, protocol: Protocol | None) -> HarnessRun:
         pages=tuple(pages),
         reported=log.reported,
         versions={name: str(version) for name, version in (log.header.eval.packages or {}).items()},
-        settings=inspect_settings(log.header, scorer=log.scorer, about_model=_about_model(shown)),
+        settings=inspect_settings(log.header, scorer=log.scorer, about_model=about_model),
         log_files=(str(log.path),),
         notes=log.notes,
     )

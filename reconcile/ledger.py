@@ -203,8 +203,9 @@ class Ledger:
     coverage, rounding and unexplained, and tokenisation, engine and readout where they apply. `notes` are facts about
     the runs a reader must know; `faults` are run-level failures to explain (a reported value that its own credits do
     not give), which count against `accounted` like an unexplained item. `tie_break_spread` is the tie-break component
-    over all seeds, where a side draws lots. `logits_dtypes` are what the logs say that logits were rounded to. Where no item can be replayed between the protocols, `cells` are the native
-    two, and singles, interactions and closing sets are empty.
+    over all seeds, where a side draws lots. `logits_dtypes` are what the logs say that logits were rounded to. Where no
+    item can be replayed between the protocols, `cells` are the native two, and singles, interactions and closing sets
+    are empty.
     """
 
     task: str

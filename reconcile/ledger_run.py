@@ -41,6 +41,7 @@ class FinishedRun:
     lm_eval: HarnessRun
     inspect: HarnessRun
     inspect_loglikelihood: HarnessRun | None
+    cross: tuple[HarnessRun, ...]
     model_fingerprint: str | None
     dtype: str | None
     numerics: tuple[Numerics, ...] = ()
@@ -78,6 +79,7 @@ def _run_into(folder: Path, options: RunOptions, progress: Progress) -> tuple[Le
         lm_eval=finished.lm_eval,
         inspect=finished.inspect,
         inspect_loglikelihood=finished.inspect_loglikelihood,
+        **dict(zip(("lm_eval_cross", "inspect_cross"), finished.cross, strict=False)),
     )
     write_records(folder / RECORDS_NAME, runs)
     ledger = _account(finished)
@@ -165,11 +167,29 @@ def _run_harnesses(options: RunOptions, folder: Path, progress: Progress) -> Fin
     numerics = _numerics(runs, loaded, options, progress) if loaded is not None else ()
     return FinishedRun(
         **runs,
+        cross=_cross_runs(runs, loaded, options, folder, progress),
         inspect_loglikelihood=None if likelihoods is None else read_inspect_run(likelihoods),
         model_fingerprint=None if loaded is None else loaded.fingerprint,
         dtype=None if loaded is None else loaded.dtype,
         numerics=numerics,
     )
+
+
+def _cross_runs(
+    runs: Mapping[str, HarnessRun], loaded: "LoadedModel | None", options: RunOptions, folder: Path, progress: Progress
+) -> tuple[HarnessRun, ...]:
+    """Pages with one side's text in the other side's windows, where the sides differ in both."""
+    from reconcile import harnesses
+    from reconcile.logs import read_inspect_run, read_lm_eval_run
+    from reconcile.pages import needs_cross
+
+    if not needs_cross(runs["lm_eval"], runs["inspect"]):
+        return ()
+    progress.begin("lm-eval is scoring the raw pages, to tell the text from the windows")
+    harnesses.run_lm_eval(loaded, options, folder / "lm_eval_cross", raw_pages=True)
+    progress.begin("Inspect is scoring the detokenised pages, to tell the text from the windows")
+    log = harnesses.run_inspect(loaded, options, folder / "inspect_cross", page_text="detokenised")
+    return read_lm_eval_run(folder / "lm_eval_cross"), read_inspect_run(log)
 
 
 def _numerics(
@@ -199,7 +219,8 @@ def _account(finished: FinishedRun) -> Ledger | PageLedger:
     if finished.lm_eval.pages:
         from reconcile.perplexity import decompose_pages
 
-        return decompose_pages(finished.lm_eval, finished.inspect)
+        cross = [page for run in finished.cross for page in run.pages]
+        return decompose_pages(finished.lm_eval, finished.inspect, cross=cross)
     from reconcile.decompose import decompose
 
     return decompose(finished.lm_eval, finished.inspect, inspect_loglikelihood=finished.inspect_loglikelihood)

@@ -3,7 +3,7 @@
 Imports neither torch nor a harness; Inspect's own reader is loaded when one of its logs is read.
 """
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -112,8 +112,10 @@ def reconcile_runs(
     return Reconciliation(ledger=account(left, in_order_of(right, left), extra), left=left, right=right)
 
 
-def account(left: HarnessRun, right: HarnessRun, likelihoods: HarnessRun | None = None) -> Ledger | PageLedger:
-    """The ledger of two runs of one kind.
+def account(
+    left: HarnessRun, right: HarnessRun, likelihoods: HarnessRun | None = None, cross: Sequence[HarnessRun] = ()
+) -> Ledger | PageLedger:
+    """The ledger of two runs of one kind; `cross` are runs over pages with one side's text in the other's windows.
 
     Raises:
         InputError: one scores pages and the other choices, or they share nothing.
@@ -124,7 +126,7 @@ def account(left: HarnessRun, right: HarnessRun, likelihoods: HarnessRun | None 
     if left.pages:
         from reconcile.perplexity import decompose_pages
 
-        return decompose_pages(left, right)
+        return decompose_pages(left, right, cross=[page for run in cross for page in run.pages])
     from reconcile.decompose import decompose
 
     return decompose(left, right, inspect_loglikelihood=likelihoods)

@@ -113,7 +113,8 @@ def _same_specials(run: HarnessRun, tokenizer: Any) -> bool:
 
 def _facts(left: HarnessRun, right: HarnessRun) -> RunFacts:
     models = list(dict.fromkeys(run.settings.get("model", "not named") for run in (left, right)))
-    sources = list(dict.fromkeys(run.settings.get("dataset", "not named") for run in (left, right)))
+    sources = list(dict.fromkeys(_source(run) for run in (left, right)))
+    fingerprints = {run.settings.get("data_fingerprint") for run in (left, right)}
     limit = left.settings.get("limit", "")
     is_sample = any(run.settings.get("data") == "sample" for run in (left, right))
     return RunFacts(
@@ -123,7 +124,7 @@ def _facts(left: HarnessRun, right: HarnessRun) -> RunFacts:
         dtype=left.settings.get("dtype"),
         logits_dtype=None,
         data="sample" if is_sample else " and ".join(sources),
-        data_fingerprint=None,
+        data_fingerprint=fingerprints.pop() if len(fingerprints) == 1 else None,
         limit=int(limit) if limit.isdigit() else None,
         seed=0,
         shared_store=False,
@@ -132,6 +133,10 @@ def _facts(left: HarnessRun, right: HarnessRun) -> RunFacts:
         name=None if is_sample else left.task,
         settings={"lm_eval": dict(left.settings), "inspect": dict(right.settings)},
     )
+
+
+def _source(run: HarnessRun) -> str:
+    return run.settings.get("data", run.settings.get("dataset", "not named"))
 
 
 def _logged_versions(run: HarnessRun, place: str) -> dict[str, str]:

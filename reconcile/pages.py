@@ -87,6 +87,14 @@ class PageGrid:
         return shapley_values(self.factors, lambda cell: nats(self.cells[cell][index : index + 1]))
 
 
+def needs_cross(lm_eval: HarnessRun, inspect: HarnessRun) -> bool:
+    """Whether two runs over pages differ in text and in windows: only further cells then tell their shares."""
+    if not lm_eval.pages or not inspect.pages:
+        return False
+    one, other = lm_eval.pages[0], inspect.pages[0]
+    return one.text != other.text and one.window != other.window
+
+
 def build_page_grid(lm_eval: HarnessRun, inspect: HarnessRun, cross: Sequence[PageRecord] = ()) -> PageGrid:
     """Matches pages by content and lays out the cells between the two sides' native ones."""
     ours, theirs = _by_key(lm_eval.pages), _by_key(inspect.pages)

@@ -1,7 +1,7 @@
 """Puts the tasks together: items, solver, scorer, metrics and the record of the protocol, for each benchmark."""
 
 from collections.abc import Sequence
-from typing import Any
+from typing import Any, get_args
 
 from inspect_ai import Task
 from inspect_ai.model import GenerateConfig, Model, get_model
@@ -12,8 +12,8 @@ from llm.evaluation.data import data_fingerprint
 from llm.evaluation.hub_layout import resolve_folder
 from llm.evaluation.lm_eval_prompts import DEFAULT_FEWSHOT_SEED
 from providers.inspect_errors import input_errors
-from tasks.options import ChoiceOptions, check_whole, subject_list
-from tasks.samples import choice_dataset, page_dataset
+from tasks.options import ChoiceOptions, check_member, check_whole, subject_list
+from tasks.samples import PageText, choice_dataset, page_dataset
 from tasks.scorer import likelihood_choice
 from tasks.solver import choice_likelihoods, generated_choice
 
@@ -87,16 +87,17 @@ def choice_task(
     )
 
 
-def page_task(*, data: str, limit: int | None) -> Task:
-    """WikiText pages, raw, scored as Inspect's `perplexity()` scores them.
+def page_task(*, data: str, limit: int | None, text: PageText) -> Task:
+    """WikiText pages, raw or as lm-eval detokenises them, scored as Inspect's `perplexity()` scores them.
 
     Raises:
         InputError: as `choice_task`.
     """
     with input_errors():
         _check_limit(limit)
-        dataset = page_dataset(data, limit)
-        about = _about("wikitext", data, None, {"template": "inspect", "text": "raw", "num_fewshot": 0})
+        check_member("text", text, get_args(PageText))
+        dataset = page_dataset(data, limit, text)
+        about = _about("wikitext", data, None, {"template": "inspect", "text": text, "num_fewshot": 0})
     return BenchmarkTask(
         dataset=dataset,
         solver=generate(),

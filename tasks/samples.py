@@ -1,6 +1,7 @@
 """Benchmark items as Inspect samples: what the model is shown, and what a log needs to be read again."""
 
 from collections.abc import Callable, Mapping, Sequence
+from typing import Any, Literal
 
 from inspect_ai.dataset import Dataset, MemoryDataset, Sample
 
@@ -10,6 +11,8 @@ from llm.evaluation.lm_eval_prompts import arc_shots, page_counts, render
 from llm.evaluation.prompts import Prompt
 from tasks.options import ChoiceOptions
 from tasks.rendering import letters, render_inspect
+
+PageText = Literal["raw", "detokenised"]
 
 _RENDERERS: Mapping[str, Callable[[Item, Sequence[Item]], Prompt]] = {"inspect": render_inspect, "lm-eval": render}
 
@@ -51,20 +54,36 @@ def first_shots(task: str, data: str, subject: str, count: int) -> tuple[Item, .
     return tuple(found)
 
 
-def page_dataset(data: str, limit: int | None) -> Dataset:
-    """WikiText pages as the data has them, each with the counts of its own words and bytes, as lm-eval takes them."""
+def page_dataset(data: str, limit: int | None, text: PageText = "raw") -> Dataset:
+    """WikiText pages as the data has them, or as lm-eval detokenises them, each with the counts of the original's words
+    and bytes, as lm-eval takes them.
+
+    Raises:
+        InputError: detokenised pages without lm-eval, whose function makes them.
+    """
     samples = []
     for doc_id, page in enumerate(load_pages(data, limit)):
         num_words, num_bytes = page_counts(page)
-        metadata = {
+        metadata: dict[str, Any] = {
             "doc_id": doc_id,
             "item_key": item_key(None, page, ()),
             "num_words": num_words,
             "num_bytes": num_bytes,
-            "text": "raw",
+            "text": text,
         }
-        samples.append(Sample(id=f"wikitext/{doc_id}", input=page, metadata=metadata))
+        shown = page
+        if text == "detokenised":
+            shown, metadata["page"] = _detokenised(page), page
+        samples.append(Sample(id=f"wikitext/{doc_id}", input=shown, metadata=metadata))
     return MemoryDataset(samples, name=_name("wikitext", data), location=dataset_path("wikitext", data))
+
+
+def _detokenised(page: str) -> str:
+    try:
+        from lm_eval.tasks.wikitext.preprocess_wikitext import wikitext_detokenizer
+    except ImportError as error:
+        raise InputError(f"text 'detokenised' is lm-eval's, which is not installed ({error}): use raw") from error
+    return str(wikitext_detokenizer({"page": page}))
 
 
 def _shots_by_item(task: str, data: str, options: ChoiceOptions, items: Sequence[Item]) -> Sequence[Sequence[Item]]:

@@ -26,7 +26,7 @@ def run_report(folder: Path, formats: Sequence[str], *, out: Path | None = None)
     recorded = recorded_run(folder)
     place = folder if out is None else out
     place.mkdir(parents=True, exist_ok=True)
-    ledger = account(recorded.lm_eval, recorded.inspect, recorded.inspect_loglikelihood)
+    ledger = account(recorded.lm_eval, recorded.inspect, recorded.inspect_loglikelihood, recorded.cross)
     for path in write_forms(place, report_parts(ledger, recorded.facts), formats).values():
         print(path)
     return 0

@@ -26,7 +26,7 @@ _FORMAT = "reconcile records"
 _VERSION = 1
 _SCORE_FIELDS = tuple(field.name for field in fields(ChoiceScore))
 _SECRET = re.compile(r"key$|secret|password|auth|header|(hf|access|api)_token|(^|\s)token$", re.IGNORECASE)
-_ROLES = ("lm_eval", "inspect", "inspect_loglikelihood")
+_ROLES = ("lm_eval", "inspect", "inspect_loglikelihood", "lm_eval_cross", "inspect_cross")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -37,6 +37,13 @@ class Recorded:
     lm_eval: HarnessRun
     inspect: HarnessRun
     inspect_loglikelihood: HarnessRun | None = None
+    lm_eval_cross: HarnessRun | None = None
+    inspect_cross: HarnessRun | None = None
+
+    @property
+    def cross(self) -> tuple[HarnessRun, ...]:
+        """Runs over pages with one side's text in the other side's windows."""
+        return tuple(run for run in (self.lm_eval_cross, self.inspect_cross) if run is not None)
 
 
 def write_records(path: Path, recorded: Recorded) -> None:

@@ -107,6 +107,33 @@ def test_a_server_pair_closes_and_what_an_engine_refuses_is_coverage(
     assert not [path for path in written if b"hush" in path.read_bytes()]
 
 
+def test_pages_whose_text_and_windows_both_differ_are_scored_crosswise_too(
+    tiny_checkpoint: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A server's prompt logprobs leave out a page's first token; lm-eval's windows score it after a prefix token."""
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
+    folder = checkpoint(tiny_checkpoint, tmp_path / "roomy", 8192)
+    with cluster(folder, monkeypatch) as engines:
+        arguments = ["wikitext", "--limit", "1", "--model", str(folder), *engines[4:]]
+        code, document = reconciled(arguments, tmp_path / "out")
+    assert code == 0
+    assert document["gap"] == pytest.approx(sum(document["components"].values()), abs=1e-12)
+    assert document["components"]["window"] != 0
+    assert document["gross"]["template"]["status"] == "acts"
+    cells = {(cell["text"], cell["window"]): cell for cell in document["cells"]}
+    assert len(cells) == 4
+    assert {place for place, cell in cells.items() if cell["off_path"]} == {
+        ("raw", "rolling"),
+        ("detokenised", "inspect"),
+    }
+    for text in ("raw", "detokenised"):
+        assert cells[text, "rolling"]["num_tokens"] == cells[text, "inspect"]["num_tokens"] + 1
+        assert cells[text, "rolling"]["nats"] > cells[text, "inspect"]["nats"]
+    again = tmp_path / "again"
+    assert main(["report", str(tmp_path / "out"), "--format", "json", "--out", str(again)]) == 0
+    assert json.loads((again / "reconcile.json").read_text()) == document
+
+
 @pytest.mark.parametrize(
     ("arguments", "names"),
     [
