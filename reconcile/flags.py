@@ -7,6 +7,7 @@ from reconcile.replay import Side
 from reconcile.runs import HarnessRun, Status
 
 _NAMES = {"lm_eval": "lm-eval", "inspect": "Inspect"}
+_MOST_NAMED = 5
 _STATES = {
     Status.TRUNCATED: "had their beginning cut to fit the model",
     Status.WINDOWED: "were scored in windows because they are longer than the context",
@@ -24,13 +25,20 @@ def _of(name: str, side: Side) -> list[str]:
     counted = {said: sum(sample.status is status for sample in samples) for status, said in _STATES.items()}
     sentences = [f"{name}: {number} of {len(samples)} items {said}" for said, number in counted.items() if number]
     table = side.table
-    nans = int(has_nan(table.logprobs, valid=table.valid).sum()) if table.num_items else 0
+    nans = set(has_nan(table.logprobs, valid=table.valid).nonzero()[0].tolist()) if table.num_items else set()
     if nans:
+        ids = [one.sample_id for one, row in zip(side.native, side.table_rows.tolist(), strict=True) if row in nans]
         sentences.append(
-            f"{name}: {nans} of {len(samples)} items hold a score that is not a number, which NumPy's argmax takes for "
-            "the best"
+            f"{name}: {len(nans)} of {len(samples)} items hold a score that is not a number, which NumPy's argmax "
+            f"takes for the best ({_named(ids)})"
         )
     return sentences
+
+
+def _named(ids: Sequence[str]) -> str:
+    """The samples by their ids in the log, the first few of many."""
+    shown = ", ".join(ids[:_MOST_NAMED]) + (f" and {len(ids) - _MOST_NAMED} more" if len(ids) > _MOST_NAMED else "")
+    return f"sample{'s' if len(ids) > 1 else ''} {shown}"
 
 
 def _side_names(left: HarnessRun, right: HarnessRun) -> Sequence[str]:

@@ -59,5 +59,5 @@ def test_p09_cut_items_are_counted_in_the_ledger_of_either_side() -> None:
     assert decompose(run_of("lm_eval", plain), run_of("inspect", plain)).notes == ()
     assert decompose(run_of("lm_eval", [cut, odd]), run_of("inspect", plain)).notes == (
         "lm-eval: 1 of 2 items had their beginning cut to fit the model",
-        "lm-eval: 1 of 2 items hold a score that is not a number, which NumPy's argmax takes for the best",
+        "lm-eval: 1 of 2 items hold a score that is not a number, which NumPy's argmax takes for the best (sample b)",
     )

@@ -254,7 +254,8 @@ def _named(path: Path, read: "Callable[[], DecoderConfig]") -> "DecoderConfig":
     try:
         return read()
     except (ValueError, TypeError, OverflowError, AttributeError, KeyError) as error:
-        raise InputError(f"{path}: {error}") from error
+        said = " ".join(str(error).split())  # it quotes what the file holds, which may be anything
+        raise InputError(f"{path}: {said[:500]}") from error
 
 
 def _pick_dtype(dtype: str, device: "torch.device", stored_bfloat16: bool) -> "torch.dtype":

@@ -3,7 +3,8 @@
 It asks nothing of the module, so it serves users' own decoders and is the reference the engine is held to.
 """
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from itertools import groupby
 from typing import Any
 
 import torch
@@ -12,29 +13,40 @@ from torch import Tensor, nn
 from llm.scoring.readout import Head, LogitsDtype, Readout, read_out
 from llm.scoring.requests import Scorer, ScoreRequest, TokenScores
 
+Ids = tuple[int, ...]
+
 
 class PlainScorer:
     """Scores requests one distinct sequence at a time (batch 1), so company cannot change a score."""
 
     def __init__(self, model: nn.Module, *, logits_dtype: LogitsDtype = "float32") -> None:
-        self.model = model
+        self.model: Any = model
         self.logits_dtype: LogitsDtype = logits_dtype
 
+    @torch.inference_mode()
     def score(self, requests: Sequence[ScoreRequest], *, top_k: int = 0) -> list[TokenScores]:
-        """Scores in request order."""
+        """Scores in request order; requests that differ in their last token alone share one pass."""
         scored: dict[ScoreRequest, TokenScores] = {}
+        asked: dict[tuple[Ids, Ids], dict[ScoreRequest, None]] = {}
         for request in requests:
-            if request not in scored:
-                scored[request] = self._score_one(request, top_k)
+            if request.continuation_ids:
+                asked.setdefault((request.context_ids, request.continuation_ids[:-1]), {})[request] = None
+            else:
+                scored[request] = TokenScores(logprobs=(), is_greedy=True)
+        ordered = sorted(asked)
+        for inputs, logits in zip(ordered, self._forward(ordered), strict=True):
+            scored |= {request: self._read(logits, request, top_k) for request in asked[inputs]}
         return [scored[request] for request in requests]
 
-    @torch.inference_mode()
-    def _score_one(self, request: ScoreRequest, top_k: int) -> TokenScores:
-        if not request.continuation_ids:
-            return TokenScores(logprobs=(), is_greedy=True)
-        device = next(self.model.parameters()).device
-        ids = torch.tensor([(request.context_ids + request.continuation_ids)[:-1]], device=device)
-        logits = logits_of(self.model(ids))[0, len(request.context_ids) - 1 :]
+    def _forward(self, inputs: Sequence[tuple[Ids, Ids]]) -> Iterator[Tensor]:
+        """Logits (1 + T, V) after each context and after each of the T tokens that follow it."""
+        for context, tail in inputs:
+            yield logits_of(self.model(self._ids(context + tail)[None]))[0, len(context) - 1 :]
+
+    def _ids(self, ids: Ids) -> Tensor:
+        return torch.tensor(ids, device=next(self.model.parameters()).device)
+
+    def _read(self, logits: Tensor, request: ScoreRequest, top_k: int) -> TokenScores:
         head = Head(
             project=lambda block, first, last: block[:, first:last],
             vocab_size=logits.shape[-1],
@@ -43,6 +55,19 @@ class PlainScorer:
         rows = torch.arange(len(request.continuation_ids))
         found = read_out(head, logits, rows, torch.tensor(request.continuation_ids), top_k=top_k)
         return scores_from(found, range(len(request.continuation_ids)))
+
+
+class ContextScorer(PlainScorer):
+    """The same for a module that can go on from a context (`prefill`, `extend`): every context runs once.
+
+    A request always runs as its context and then its continuation, also when nothing shares the context.
+    """
+
+    def _forward(self, inputs: Sequence[tuple[Ids, Ids]]) -> Iterator[Tensor]:
+        for context, pairs in groupby(inputs, key=lambda pair: pair[0]):
+            first, state = self.model.prefill(self._ids(context))
+            for _, tail in pairs:
+                yield torch.cat([first, self.model.extend(state, self._ids(tail))]) if tail else first
 
 
 def scores_from(found: Readout, numbers: Sequence[int]) -> TokenScores:
@@ -56,12 +81,15 @@ def scores_from(found: Readout, numbers: Sequence[int]) -> TokenScores:
 
 
 def make_scorer(model: nn.Module, **settings: Any) -> Scorer:
-    """The engine for a decoder that exposes its layers (`hidden_states`, `project`), else the plain scorer."""
-    from llm.scoring.engine import ScoringEngine
+    """The engine for a decoder that exposes its layers (`hidden_states`, `project`), else a context or a sequence at a
+    time, as the module can.
+    """
+    from llm.scoring.within_memory import PatientEngine
 
     if hasattr(model, "hidden_states") and hasattr(model, "project"):
-        return ScoringEngine(model, **settings)
-    return PlainScorer(model, logits_dtype=settings.get("logits_dtype", "float32"))
+        return PatientEngine(model, **settings)
+    plain = ContextScorer if hasattr(model, "prefill") and hasattr(model, "extend") else PlainScorer
+    return plain(model, logits_dtype=settings.get("logits_dtype", "float32"))
 
 
 def logits_of(output: Any) -> Tensor:
