@@ -3,16 +3,22 @@
 transformers lets a caller register an attention function. Ours hands queries, keys and values to the caller's
 `attend`, so flat packs, shared prefixes and exact tiles work on models this project has no code for. Whether that
 holds for a given architecture is not assumed: the adapter compares itself with the model's own forward when it is
-built, and a model that answers differently (other masks, scores added to attention, scaled logits) keeps only its
-forward, which the plain scorer serves.
+built. A model that answers differently (other masks, scores added to attention, scaled logits) keeps its own forward
+and its own cache, so that a context is still computed once for its continuations; one whose cache does not hold either
+is scored a sequence at a time.
 """
 
+import contextlib
+import copy
+import inspect
+import json
 import math
 import threading
 import warnings
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
+from tempfile import TemporaryDirectory
 from typing import Any
 
 import torch
@@ -76,13 +82,39 @@ class LogitsModel(nn.Module):
     def fingerprint(self) -> str:
         """Identity of config, dtype and weights as 32 hex digits."""
         if self._fingerprint is None:
-            description = self.inner.config.to_json_string(use_diff=False)
-            self._fingerprint = state_digest(description, sorted(self.inner.state_dict().items()))
+            description = self.inner.config.to_dict()
+            for name in ("_name_or_path", "transformers_version"):  # where it lay and what read it are not what it is
+                description.pop(name, None)
+            state = sorted(self.inner.state_dict().items())
+            self._fingerprint = state_digest(json.dumps(description, sort_keys=True, default=str), state)
         return self._fingerprint
 
     def forward(self, input_ids: Tensor) -> Tensor:
         """Logits (B, T, V) of ids (B, T)."""
         return self.inner(input_ids=input_ids, use_cache=False).logits
+
+
+class ContextModel(LogitsModel):
+    """The same, with transformers' own cache of a context to go on from."""
+
+    def __init__(self, inner: Any) -> None:
+        super().__init__(inner)
+        self._takes = inspect.signature(inner.forward).parameters
+        self._cache = "cache" if "cache" in self._takes else "past_key_values"  # as before transformers 5.24
+
+    def prefill(self, ids: Tensor) -> tuple[Tensor, Any]:
+        """Logits (1, V) after a context of ids (T,), and the state to extend."""
+        few = {"logits_to_keep": 1} if "logits_to_keep" in self._takes else {}
+        output = self.inner(input_ids=ids[None], use_cache=True, **few)
+        state = getattr(output, self._cache, None)
+        if state is None:
+            raise NotImplementedError("a forward pass that keeps nothing")
+        return output.logits[0, -1:], state
+
+    def extend(self, state: Any, ids: Tensor) -> Tensor:
+        """Logits (T, V) of ids (T,) that follow the state's context; the state stays as it is."""
+        kept = {self._cache: copy.deepcopy(state)}
+        return self.inner(input_ids=ids[None], use_cache=True, **kept).logits[0]
 
 
 class AdaptedDecoder(LogitsModel):
@@ -106,36 +138,51 @@ class AdaptedDecoder(LogitsModel):
 def load_hf(ref: str, dtype: torch.dtype, device: torch.device) -> tuple[LogitsModel, Any]:
     """The model and tokenizer transformers loads from a folder, a GGUF file or a Hub id; never with remote code.
 
-    Raises InputError when transformers cannot load it as a causal LM from safetensors or GGUF.
+    Raises InputError when transformers cannot load it as a causal LM from safetensors or GGUF, or lacks weights for it.
     """
+    path = Path(ref).expanduser()
+    if path.suffix == ".gguf":
+        file = GGUFFile(path)
+        tokenizer = gguf_tokenizer(file.metadata, path)
+        with TemporaryDirectory(prefix="harness-bridge-") as folder:
+            file.copy_without_vocabulary(Path(folder) / path.name)
+            vocab_size = len(file.metadata["tokenizer.ggml.tokens"])
+            inner = _from_pretrained(ref, folder, dtype, gguf_file=path.name, vocab_size=vocab_size)
+    else:
+        where = str(path) if path.exists() else ref
+        tokenizer = _tokenizer(ref, where)
+        inner = _from_pretrained(ref, where, dtype, use_safetensors=True)
+    return adapt(inner.to(device).eval()), tokenizer
+
+
+def _from_pretrained(ref: str, where: str, dtype: torch.dtype, **how: Any) -> Any:
     from transformers import AutoModelForCausalLM
     from transformers.utils import logging
 
-    path = Path(ref).expanduser()
-    where: dict[str, Any] = {"pretrained_model_name_or_path": str(path) if path.exists() else ref}
-    if path.suffix == ".gguf":
-        where = {"pretrained_model_name_or_path": str(path.parent), "gguf_file": path.name}
-    else:
-        where["use_safetensors"] = True
-    tokenizer = _tokenizer(ref, path)
     logging.disable_progress_bar()
+    verbosity = logging.get_verbosity()
+    logging.set_verbosity_error()  # its warnings are of a vocabulary left out and of weights, judged below
     try:
-        inner = AutoModelForCausalLM.from_pretrained(**where, dtype=dtype, trust_remote_code=False)
+        inner, report = AutoModelForCausalLM.from_pretrained(
+            where, dtype=dtype, trust_remote_code=False, output_loading_info=True, **how
+        )
     except Exception as error:  # transformers raises whatever its parts raise
         raise _cannot_load(ref, error) from error
     finally:
         logging.enable_progress_bar()
-    return adapt(inner.to(device).eval()), tokenizer
+        logging.set_verbosity(verbosity)
+    missing = sorted(report["missing_keys"])
+    if missing:  # transformers fills them with random numbers
+        raise InputError(f"{ref}: {len(missing)} weights of {type(inner).__name__} are not there (first: {missing[0]})")
+    return inner
 
 
-def _tokenizer(ref: str, path: Path) -> Any:
-    """The tokenizer saved beside the weights; a GGUF's is read by this project, exactly and in seconds."""
-    if path.suffix == ".gguf":
-        return gguf_tokenizer(GGUFFile(path).metadata, path)
+def _tokenizer(ref: str, where: str) -> Any:
+    """The tokenizer saved beside the weights."""
     from transformers import AutoTokenizer
 
     try:
-        return AutoTokenizer.from_pretrained(str(path) if path.exists() else ref, trust_remote_code=False)
+        return AutoTokenizer.from_pretrained(where, trust_remote_code=False)
     except Exception as error:  # transformers raises whatever its parts raise
         raise _cannot_load(ref, error) from error
 
@@ -154,14 +201,38 @@ def adapt(inner: Any) -> LogitsModel:
         difference = _difference(adapted)
     except Exception as error:  # an architecture may fail anywhere in its own code
         return _plain(inner, f"it does not take a caller's attention ({type(error).__name__})")
-    if not difference <= _TOLERANCE * (1 if adapted.dtype == torch.float32 else 100):
+    if not difference <= _tolerance(adapted):
         return _plain(inner, f"its logits would differ by {difference:.2g}")
     return adapted
 
 
 def _plain(inner: Any, reason: str) -> LogitsModel:
+    model = ContextModel(inner)
+    with contextlib.suppress(Exception):  # an architecture may fail anywhere in its own code
+        if _context_difference(model) <= _tolerance(model):
+            warnings.warn(f"{type(inner).__name__} is scored one context at a time: {reason}", stacklevel=3)
+            return model
     warnings.warn(f"{type(inner).__name__} is scored one sequence at a time: {reason}", stacklevel=3)
     return LogitsModel(inner)
+
+
+def _tolerance(model: LogitsModel) -> float:
+    return _TOLERANCE * (1 if model.dtype == torch.float32 else 100)
+
+
+@torch.inference_mode()
+def _context_difference(model: ContextModel) -> float:
+    """Largest difference between the model's own logits of a sequence and those of its second part after the first.
+
+    The first part is extended twice: a cache that extending changes would answer differently the second time.
+    """
+    ids, _ = _probe_pack(model.inner)
+    context, tail = ids.split(list(_PROBE_LENGTHS))
+    own = model(ids[None])[0, len(context) - 1 :]
+    first, state = model.prefill(context)
+    model.extend(state, tail.flip(0))
+    found = torch.cat([first, model.extend(state, tail)])
+    return float((found.float() - own.float()).abs().max())
 
 
 class _attending:  # noqa: N801 - used as a function
