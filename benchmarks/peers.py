@@ -1,5 +1,6 @@
 """The peers' own model classes on this project's weights, so that a comparison is of code alone."""
 
+from pathlib import Path
 from typing import Any
 
 
@@ -52,3 +53,25 @@ def transformers_twin(ref: str, dtype: str) -> tuple[Any, Any]:
     twin.tie_weights()
     del model
     return twin.eval(), tokenizer
+
+
+def save_twin(ref: str, dtype: str, folder: Path) -> None:
+    """Write `transformers_twin(ref, dtype)` as a checkpoint folder, which every peer can load."""
+    model, tokenizer = transformers_twin(ref, dtype)
+    model.save_pretrained(folder)
+    tokenizer.save_pretrained(folder)
+
+
+def stock_lm(folder: Path, *, batch_size: int = 8) -> Any:
+    """lm-eval's own HFLM on a checkpoint folder, float32, on the CPU."""
+    from lm_eval.models.huggingface import HFLM
+
+    return HFLM(pretrained=str(folder), dtype="float32", device="cpu", batch_size=batch_size)
+
+
+def stock_provider(folder: Path) -> Any:
+    """Inspect's own `hf` provider on a checkpoint folder, float32, on the CPU, without sampling."""
+    from inspect_ai.model import get_model
+
+    settings: dict[str, Any] = {"device": "cpu", "dtype": "float32", "do_sample": False}
+    return get_model(f"hf/{folder.name}", model_path=str(folder), memoize=False, **settings)

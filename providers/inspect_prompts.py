@@ -4,6 +4,8 @@ from collections.abc import Sequence
 from typing import Any
 
 from inspect_ai.model import ChatMessage, ChatMessageAssistant, GenerateConfig
+from inspect_ai.model._model import collapse_consecutive_user_messages
+from inspect_ai.model._reasoning import emulate_reasoning_history
 from inspect_ai.tool import ToolInfo
 
 from llm.errors import InputError
@@ -71,10 +73,13 @@ def has_token_ids(messages: Sequence[ChatMessage]) -> bool:
 def chat_prompt(tokenizer: Any, messages: Sequence[ChatMessage]) -> str:
     """The text that the tokenizer's chat template makes of the messages, ending where the answer begins.
 
+    As in Inspect's own hf provider, user messages in a row are one, and earlier reasoning is told in the text.
+
     Raises:
         InputError: the template itself refuses the messages.
     """
-    plain = [{"role": message.role, "content": message.text} for message in messages]
+    told = emulate_reasoning_history(collapse_consecutive_user_messages(list(messages)))
+    plain = [{"role": message.role, "content": message.text} for message in told]
     try:
         text = tokenizer.apply_chat_template(plain, add_generation_prompt=True, tokenize=False)
     except Exception as error:  # Jinja raises what the template's author chose
