@@ -78,11 +78,14 @@ def scores_figure(lines: Sequence[ScoreLine], *, chance: float | None, caption: 
     return Figure(name="scores", title="Both scores", caption=caption, drawing=drawing)
 
 
+_ROW = 36
+
+
 def waterfall_figure(
     start: tuple[str, float], end: tuple[str, float], steps: Sequence[Step], *, caption: str, unit: str, places: int = 4
 ) -> Figure:
     """From one side's value to the other's, component by component: net solid, gross pale behind it."""
-    rows = 42
+    rows = _ROW
     drawing = Drawing(rows * (len(steps) + 2) + 34)
     levels, ends = [start[1]], []
     for step in steps:
@@ -109,17 +112,17 @@ def _step_shapes(drawing: Drawing, scale: Scale, y: float, step: Step, before: f
     """A component's bars, and the line that its level hangs from."""
     css = f"c-{step.name.replace('_', '-')}"
     title = ", ".join(text for text in (f"{step.label}: net {step.net:+.4f}", step.note) if text)
-    drawing.line(scale(before), y - 6, scale(before), y + 36, "axis")
+    drawing.line(scale(before), y - 3, scale(before), y + _ROW - 3, "axis")
     if step.up or step.down:
         left, right = scale(before - step.up), scale(before - step.down)
-        drawing.rect(left, y + 20, right - left, 14, f"{css} gross", title)
+        drawing.rect(left, y + 19, right - left, 14, f"{css} gross", title)
     if step.net:
         low, high = sorted((scale(before), scale(after)))
-        drawing.rect(low, y + 22, max(high - low, 0.4), 10, f"{css} net", title)
+        drawing.rect(low, y + 21, max(high - low, 0.4), 10, f"{css} net", title)
 
 
 def _end_row(drawing: Drawing, scale: Scale, place: int, side: tuple[str, float], shape: str, places: int) -> None:
-    y = 42 * place
+    y = _ROW * place
     drawing.text(0, y + 14, side[0], "strong")
     drawing.text(100, y + 14, f"{side[1]:.{places}f}", "num strong", "end")
     drawing.mark(scale(side[1]), y + 27, shape, 6, "ink" if shape == "circle" else "hollow")

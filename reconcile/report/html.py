@@ -15,6 +15,7 @@ from reconcile.ledger import Cell, Ledger
 from reconcile.page_ledger import PageLedger
 from reconcile.report.example import example_block
 from reconcile.report.explorer import chunks, explorer_document, script_json
+from reconcile.report.figures import items_of
 from reconcile.report.ledger_figures import ledger_figures, page_figures, protocols_text
 from reconcile.report.ledger_sections import closing_sentence
 from reconcile.report.names import FACTORS, SIDES, side_names
@@ -70,13 +71,15 @@ def render(name: str, context: Mapping[str, Any]) -> str:
             "index": None,
             "chunks": (),
             "example": None,
-            "cells": (),
+            "cells": None,
+            "board": None,
+            "waterfall_caption": None,
             **context,
             "css": Markup(css),
             "script": Markup(script),
             "policy": content_policy(css, script),
             "links": _links(context),
-            "figure": lambda wanted: Markup(figure_html(figures[wanted])),
+            "figure": lambda wanted, caption=None: Markup(figure_html(figures[wanted], caption)),
         }
     )
 
@@ -106,8 +109,10 @@ def _styles(css: str) -> str:
     )
 
 
-def figure_html(figure: Figure) -> str:
-    """A figure element: drawing, the one for phones beside it where there is one, caption."""
+def figure_html(figure: Figure, caption: str | None = None) -> str:
+    """A figure element: drawing, the one for phones beside it where there is one, caption (or a shorter one, where
+    what it leaves out stands beside it).
+    """
     from html import escape
 
     wide = "for-wide" if figure.narrow is not None else ""
@@ -119,7 +124,7 @@ def figure_html(figure: Figure) -> str:
         drawing = f'<div class="scroll" tabindex="0" role="region" aria-label="{name}">{drawing}</div>'
     return (
         f'<figure{place}><p class="figtitle">{escape(visible(figure.title))}</p>{drawing}{narrow}'
-        f"<figcaption>{escape(visible(figure.caption))}</figcaption></figure>"
+        f"<figcaption>{escape(visible(caption or figure.caption))}</figcaption></figure>"
     )
 
 
@@ -131,16 +136,22 @@ def _choice_context(parts: Parts, ledger: Ledger) -> dict[str, Any]:
     elsewhere = sum(ledger.num_items.get(name, 0) for name in ("lm_eval_only", "inspect_only"))
     note = f"{count(elsewhere, 'item')} that one side alone scored are not here." if elsewhere else ""
     return {
-        "eyebrow": _eyebrow(parts, f"{count(ledger.num_items['common'], 'item')} scored by both"),
+        "eyebrow": _eyebrow(parts, count(ledger.num_items["common"], "item")),
         "headline": " and ".join(f"{names[side]} says {score(ledger.reported[side])}" for side in SIDES),
         "chips": _chips(parts),
-        "tiles": _tiles(parts, ledger),
+        "board": _board(parts, ledger),
         "gap_title": "The gap, and what it is made of",
         "figures": ledger_figures(ledger, parts.statistics, parts.agreement),
-        "cells": [_cell(cell, names) for cell in ledger.cells],
+        "cells": _cells(ledger),
+        "waterfall_caption": (
+            f"{items_of(ledger.num_items['common'])}, from {names['lm_eval']}'s own protocol to {names['inspect']}'s. "
+            "Solid: net share of each part (Shapley value). Pale: what it moves up and down before that cancels."
+            if ledger.cells
+            else None
+        ),
         "cells_note": (
-            f"n = {count(ledger.num_items['replayed'], 'item')}. A coloured edge marks a part at {names['inspect']}'s "
-            f"value, a plain one at {names['lm_eval']}'s."
+            f"n = {count(ledger.num_items['replayed'], 'item')}. Coloured: {names['inspect']}'s value. "
+            "Off-path: neither's own protocol."
         ),
         "closing": closing_sentence(ledger),
         "example": example_block(ledger),
@@ -182,7 +193,7 @@ def _raw(ledger: PageLedger, side: str) -> str:
 
 def _eyebrow(parts: Parts, items: str) -> str:
     facts = parts.facts
-    limit = "" if facts.limit is None else f" (the first {facts.limit} of each sub-task)"
+    limit = "" if facts.limit is None else f", the first {facts.limit} of each sub-task"
     return f"{facts.benchmark} · {facts.model} · {facts.dtype or 'dtype not known'} · {items}{limit}"
 
 
@@ -204,49 +215,58 @@ def _chips(parts: Parts) -> list[dict[str, str]]:
     return chips
 
 
-def _tiles(parts: Parts, ledger: Ledger) -> list[dict[str, Any]]:
+def _board(parts: Parts, ledger: Ledger) -> dict[str, Any]:
+    """The gap as a line under both scores."""
     names, statistics = side_names(ledger.harnesses), parts.statistics
-    tiles: list[dict[str, Any]] = []
-    for side in SIDES:
-        notes = [ledger.metric[side]]
-        if statistics is not None:
-            found = statistics.scores[side].interval  # type: ignore[index]
-            notes += [f"95 % interval [{found.low:.4f}, {found.high:.4f}]"] if found is not None else []
-            notes[0] += f"; chance {score(statistics.chance[side].level)}"  # type: ignore[index]
-        tiles.append({"name": names[side], "value": score(ledger.reported[side]), "notes": notes})
-    notes = [f"exact on these {count(ledger.num_items['common'], 'item')}"]
+    note = "exact on these items"
     if statistics is not None and statistics.gap.interval is not None:
-        notes.append(f"others like them: 95 % interval {interval(statistics.gap.interval)}")
-    name = f"gap, {names['lm_eval']} − {names['inspect']}"
-    return [*tiles, {"name": name, "value": difference(ledger.gap), "notes": notes}]
+        note += f"; others like them: 95 % {interval(statistics.gap.interval)}"
+    return {
+        "caption": (
+            f"{items_of(ledger.num_items['common'])} that both scored"
+            + ("; whiskers: 95 % intervals for other items like these." if statistics is not None else ".")
+        ),
+        "name": f"gap, {names['lm_eval']} − {names['inspect']}",
+        "value": difference(ledger.gap),
+        "notes": (note,),
+    }
 
 
-def _cell(cell: Cell, names: Mapping[str, str]) -> dict[str, Any]:
-    values = {
-        "template": f"{cell.template} template",
-        "length_normalisation": f"normalisation {cell.normalisation or '–'}",
-        "tie_break": f"ties {cell.tie_break or '–'}",
+def _cells(ledger: Ledger) -> dict[str, Any] | None:
+    """Every cell in a line: its parts under their names, coloured where they are Inspect's, and its score."""
+    if not ledger.cells:
+        return None
+    names = side_names(ledger.harnesses)
+    columns = ["template", "length_normalisation", "tie_break"]
+    columns += ["readout"] if len({cell.readout for cell in ledger.cells}) > 1 else []
+    columns += sorted({name for cell in ledger.cells for name in cell.switched} - set(columns))
+    rows = [
+        {
+            "parts": [
+                {
+                    "text": _part(cell, name, names),
+                    "css": f"c-{name.replace('_', '-')}" if name in cell.switched else "",
+                }
+                for name in columns
+            ],
+            "score": score(cell.exact),
+            "percent": f"{100 * float(cell.exact):.2f}",
+            "native": cell.native is not None,
+            "own": "off-path" if cell.native is None else f"{names[cell.native]}'s own",
+        }
+        for cell in ledger.cells
+    ]
+    return {"headers": [FACTORS.get(name, name).removeprefix("length ") for name in columns], "rows": rows}
+
+
+def _part(cell: Cell, name: str, names: Mapping[str, str]) -> str:
+    said = {
+        "template": cell.template,
+        "length_normalisation": cell.normalisation,
+        "tie_break": cell.tie_break,
         "readout": cell.readout,
     }
-    extra = [name for name in cell.switched if name not in values]
-    absent = {
-        "length_normalisation": cell.normalisation is None,
-        "tie_break": cell.tie_break is None,
-        "readout": cell.readout == "loglikelihood",
-    }
-    shown = [*(name for name in values if not absent.get(name)), *extra]
-    return {
-        "score": score(cell.exact),
-        "percent": f"{100 * float(cell.exact):.2f}",
-        "own": "" if cell.native is None else f"{names[cell.native]}'s own",
-        "parts": [
-            {
-                "text": values.get(name, FACTORS.get(name, name)),
-                "css": f"c-{name.replace('_', '-')}" if name in cell.switched else "",
-            }
-            for name in shown
-        ],
-    }
+    return said.get(name, names["inspect" if name in cell.switched else "lm_eval"]) or "–"
 
 
 def _recipes(parts: Parts) -> list[dict[str, Any]]:

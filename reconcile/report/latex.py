@@ -32,6 +32,9 @@ _SPECIAL = {
 }
 
 
+_FIRST_WITHOUT_GLYPH = 0x180  # Latin Extended-A is the last block that every pdfLaTeX sets
+
+
 def latex_table(parts: Parts) -> str:
     """A `table` environment; it needs the package booktabs."""
     ledger = parts.ledger
@@ -41,8 +44,14 @@ def latex_table(parts: Parts) -> str:
 
 
 def escape(text: str) -> str:
-    """Text that LaTeX prints as it is."""
-    return "".join(_SPECIAL.get(letter, letter) for letter in " ".join(visible(text).split()))
+    """Text that LaTeX prints as it is; a letter that pdfLaTeX's fonts lack is named by its code point."""
+    return "".join(_letter(letter) for letter in " ".join(visible(text).split()))
+
+
+def _letter(letter: str) -> str:
+    if letter in _SPECIAL:
+        return _SPECIAL[letter]
+    return letter if ord(letter) < _FIRST_WITHOUT_GLYPH else f"[U+{ord(letter):04X}]"
 
 
 def _choice_table(parts: Parts, ledger: Ledger) -> str:
@@ -67,11 +76,12 @@ def _choice_table(parts: Parts, ledger: Ledger) -> str:
     caption = (
         f"{parts.facts.benchmark}, {parts.facts.model}: the score gap and what it is made of (Shapley values over the "
         f"protocol's parts; they sum to the gap exactly). n = {count(ledger.num_items['common'], 'item')} that both "
-        f"harnesses scored. Intervals are 95 % paired bootstrap or exact ones, for other items like these. "
+        f"harnesses scored. Up, down: items that a part moves either way; picks: answers it changes. Intervals are "
+        f"95 % paired bootstrap or exact ones, for other items like these. "
         f"{protocols_text(ledger)}"
     )
     return _table(
-        ("", "score or share", "95 % interval", "items up", "items down", "picks changed"),
+        ("", "share", "95 % interval", "up", "down", "picks"),
         "lrlrrr",
         (scores, components, [total]),
         caption=caption,
@@ -109,6 +119,8 @@ def _table(
     lines = [
         r"\begin{table}[t]",
         r"\centering",
+        r"\small",
+        r"\setlength{\tabcolsep}{4.5pt}",
         rf"\caption{{{escape(caption)}}}",
         rf"\label{{tab:reconcile-{''.join(letter for letter in label if letter.isalnum())}}}",
         rf"\begin{{tabular}}{{{align}}}",

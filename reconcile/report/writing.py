@@ -4,6 +4,8 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from rich.text import Text
+
 from reconcile.ledger import Ledger
 from reconcile.page_ledger import PageLedger
 from reconcile.proof import prove
@@ -12,6 +14,7 @@ from reconcile.report.facts import RunFacts
 from reconcile.report.forms import FORMATS, write_forms
 from reconcile.report.ledger_sections import ledger_sections
 from reconcile.report.names import side_names
+from reconcile.report.numbers import difference, score
 from reconcile.report.numerics_section import numerics_section
 from reconcile.report.page_sections import page_sections
 from reconcile.report.parts import Parts
@@ -19,9 +22,13 @@ from reconcile.report.proof_section import proof_section
 from reconcile.report.recipe_section import recipe_section
 from reconcile.report.sections import Section
 from reconcile.report.statistics_sections import agreement_section
-from reconcile.report.terminal import make_console, print_sections
+from reconcile.report.terminal import make_console, print_command, print_sections
+from reconcile.report.texts import visible
+from reconcile.report.verdict import verdict_sentence
 
 if TYPE_CHECKING:
+    from rich.console import Console
+
     from reconcile.agreement import Agreement
     from reconcile.statistics import Statistics
 
@@ -89,14 +96,45 @@ def _measured(ledger: Ledger, facts: RunFacts) -> "tuple[Statistics, Agreement] 
     return measure(ledger, seed=facts.seed), agreement_of(ledger)
 
 
-def print_report(report: Parts, folder: Path, further: Sequence[Section] = ()) -> None:
-    """The brief sections, `further` ones and where the whole report stands, on standard output."""
+def print_report(report: Parts, folder: Path, further: Sequence[Section] = (), *, quiet: bool = False) -> None:
+    """The brief sections, `further` ones, the verdict, the command that closes the gap and where the whole report
+    stands, on standard output; a quiet one has only the scores, the verdict and the place.
+    """
     console = make_console()
-    print_sections(console, report.title, [*report.sections, *further])
-    console.print()
-    console.print(report.verdict, soft_wrap=True)
+    if quiet:
+        console.print(Text(_scores_line(report)))
+    else:
+        print_sections(console, report.title, [*report.sections, *further])
+        console.print()
+        console.print(Text(visible(verdict_sentence(report.ledger))))
+        _print_recipe(console, report)
+    good = "bold green" if report.ledger.accounted else "bold red"
+    console.print(Text(visible(report.verdict), style=good), soft_wrap=True)
     page = folder / "report.html"
-    console.print(f"Full report: {page if page.is_file() else folder / 'report.md'}", soft_wrap=True, highlight=False)
+    console.print(Text(f"Full report: {page if page.is_file() else folder / 'report.md'}"), soft_wrap=True)
+    if not quiet:
+        others = [
+            name for name in ("report.md", "table.tex", "items.csv", "reconcile.json") if (folder / name).is_file()
+        ]
+        console.print(Text(f"Beside it: {', '.join(others)}", style="dim"), soft_wrap=True)
+
+
+def _scores_line(report: Parts) -> str:
+    ledger, names = report.ledger, side_names(report.ledger.harnesses)
+    if isinstance(ledger, PageLedger):
+        bits = ledger.bits_per_byte
+        scores = [f"{name} {getattr(bits, side):.4f}" for side, name in names.items()]
+        return f"{report.facts.benchmark}, bits per byte: {', '.join(scores)}, gap {bits.gap:+.4f}"
+    scores = [f"{name} {score(ledger.reported[side])}" for side, name in names.items()]
+    return f"{report.facts.benchmark}: {', '.join(scores)}, gap {difference(ledger.gap)}"
+
+
+def _print_recipe(console: "Console", report: Parts) -> None:
+    """The first command that makes both sides score by one protocol, where there is a gap to close."""
+    commands = [command for section in report.sections for command in section.commands if not command.startswith("#")]
+    if commands and report.ledger.gap:
+        console.print(Text("To make the two agree, and prove it request by request:"))
+        print_command(console, commands[0])
 
 
 def _verdict(ledger: Ledger | PageLedger) -> str:

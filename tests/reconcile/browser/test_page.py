@@ -76,7 +76,7 @@ def test_it_opens_from_a_file_without_a_request_or_a_complaint(opened, page):
 
 def test_what_a_reader_decides_by_is_on_the_first_screen(opened):
     inside = "return document.querySelector(arguments[0]).getBoundingClientRect().top < innerHeight"
-    for selector in (".lead", ".tiles", "#gap figure", ".cells li"):
+    for selector in (".lead", ".board figure", ".gap-line", "#gap figure", ".cells tbody tr", ".prompt", "[data-copy]"):
         assert opened.run(inside, selector), selector
 
 
