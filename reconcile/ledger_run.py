@@ -19,6 +19,7 @@ from reconcile.options import RunOptions
 from reconcile.page_ledger import PageLedger
 from reconcile.progress import Progress
 from reconcile.proving import SideProof, proof_sections, run_proofs
+from reconcile.recipe_files import write_recipe_files
 from reconcile.report.facts import RunFacts
 from reconcile.report.parts import Parts
 from reconcile.report.records import RECORDS_NAME, Recorded, write_records
@@ -73,6 +74,7 @@ def _run_into(folder: Path, options: RunOptions, progress: Progress) -> tuple[Le
     """Everything a run leaves, in `folder`."""
     finished = _run_harnesses(options, folder, progress)
     facts = _facts(options, finished)
+    write_recipe_files(folder, options)
     progress.say("accounting for the gap")
     runs = Recorded(
         facts=facts,
@@ -244,6 +246,8 @@ def _facts(options: RunOptions, finished: FinishedRun) -> RunFacts:
         command=without_secrets(shlex.join(["python", "-m", "reconcile", *sys.argv[1:]])),
         settings={"lm_eval": dict(finished.lm_eval.settings), "inspect": dict(finished.inspect.settings)},
         numerics=finished.numerics,
+        folder=str(options.folder()),
+        subjects=options.subjects,
     )
 
 

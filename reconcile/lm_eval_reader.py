@@ -14,6 +14,7 @@ from reconcile.log_values import as_float, mean, number_occurrences
 from reconcile.runs import HarnessRun, ItemKey, PageRecord, Protocol, SampleRecord
 
 _HEADLINES = ("acc", "exact_match", "acc_norm", "bits_per_byte", "word_perplexity")
+_SAID = ("normalisation", "tie_break", "seed", "tie_atol", "num_fewshot")
 _PAGE_METRICS = ("bits_per_byte", "word_perplexity", "byte_perplexity")
 
 
@@ -245,7 +246,7 @@ def _protocol(files: LmEvalFiles, leaves: Sequence[str], headline: str, samples:
     if not said:
         return native
     wording = {"template": "lm-eval" if said.get("template", "lm-eval") == "lm-eval" else "inspect"}
-    rules = {name: said[name] for name in ("normalisation", "tie_break", "seed") if name in said}
+    rules = {name: said[name] for name in _SAID if name in said}
     return replace(native, **wording, **rules)  # type: ignore[arg-type]
 
 

@@ -49,14 +49,14 @@ def _fewshot_rows(
     results: Mapping[str, Any], leaf: str, task: Mapping[str, Any], metadata: Mapping[str, Any]
 ) -> str | None:
     """Which rows the shots are, as far as the log says."""
-    number = results.get("n-shot", {}).get(leaf, task.get("num_fewshot"))
+    protocol = metadata.get("protocol") if isinstance(metadata.get("protocol"), Mapping) else {}
+    number = protocol.get("num_fewshot", results.get("n-shot", {}).get(leaf, task.get("num_fewshot")))
     if not number:
         return None if number is None else "none"
     about = task.get("fewshot_config") if isinstance(task.get("fewshot_config"), Mapping) else {}
     split = (
         about.get("split") or task.get("fewshot_split") or task.get("training_split") or task.get("validation_split")
     )
-    protocol = metadata.get("protocol") if isinstance(metadata.get("protocol"), Mapping) else {}
     if about.get("sampler") == "first_n" or protocol.get("template", "lm-eval") != "lm-eval":
         return f"{split} rows 0 to {number - 1}"
     if about.get("fewshot_indices"):

@@ -10,6 +10,10 @@ from reconcile.runs import Protocol
 
 Side = Literal["lm_eval", "inspect"]
 
+FOLDER = "recipe"
+"""Where a run's folder keeps the task files of protocols that stock lm-eval has not."""
+
+_STOCK = {"mmlu": ("none",), "arc_easy": ("none", "char")}
 _FLAGS = ("template", "num_fewshot", "normalisation", "tie_break")
 _EXTRA = {"lm_eval": ("seed",), "inspect": ("seed", "readout", "tie_atol")}
 
@@ -37,6 +41,17 @@ def recipes(facts: RunFacts, lm_eval: Protocol, inspect: Protocol) -> tuple[Reci
     return tuple(found)
 
 
+def is_stock(task: str, protocol: Protocol) -> bool:
+    """Whether lm-eval's own task prints this protocol's score."""
+    own = protocol.template == "lm-eval" and protocol.tie_break == "first" and not protocol.tie_atol
+    return own and protocol.normalisation in _STOCK[task]
+
+
+def protocol_folder(side: str) -> str:
+    """The name of the folder of a side's protocol."""
+    return f"{side}_protocol"
+
+
 def _recipe(facts: RunFacts, changed: Side, goal: Protocol) -> Recipe:
     sides: dict[Side, Protocol] = {"lm_eval": goal, "inspect": goal}
     words = ["python", "-m", "reconcile", facts.task, *_common(facts)]
@@ -46,12 +61,14 @@ def _recipe(facts: RunFacts, changed: Side, goal: Protocol) -> Recipe:
         changed=changed,
         prove=shlex.join([*words, "--no-cache"]),
         inspect=_inspect_command(facts, goal),
-        lm_eval=_lm_eval_command(facts, goal),
+        lm_eval=_lm_eval_command(facts, "inspect" if changed == "lm_eval" else "lm_eval", goal),
     )
 
 
 def _common(facts: RunFacts) -> list[str]:
     words = ["--model", facts.model, "--data", facts.data]
+    if facts.subjects is not None:
+        words += ["--subjects", ",".join(facts.subjects)]
     if facts.limit is not None:
         words += ["--limit", str(facts.limit)]
     if facts.dtype is not None:
@@ -74,30 +91,35 @@ def _overrides(task: str, side: Side, protocol: Protocol) -> list[str]:
 
 def _inspect_command(facts: RunFacts, protocol: Protocol) -> str:
     words = ["inspect", "eval", f"tasks/{facts.task}", "--model", f"decoder/{facts.model}"]
+    for name, value in _dtypes(facts).items():
+        words += ["-M", f"{name}={value}"]
     for name in (*_FLAGS, *_EXTRA["inspect"]):
         words += ["-T", f"{name}={getattr(protocol, name)}"]
     words += ["-T", f"data={facts.data}"]
+    if facts.subjects is not None:
+        words += ["-T", f"subjects={','.join(facts.subjects)}"]
     if facts.limit is not None:
         words += ["-T", f"limit_per_subject={facts.limit}"]
     return shlex.join(words)
 
 
-def _lm_eval_command(facts: RunFacts, protocol: Protocol) -> str | None:
-    """lm-eval's own command line, where the protocol is one that its stock tasks have."""
-    stock = protocol.template == "lm-eval" and protocol.tie_break == "first"
-    if not stock or protocol.normalisation not in ("none", "char"):
+def _lm_eval_command(facts: RunFacts, owner: Side, protocol: Protocol) -> str | None:
+    """lm-eval's own command line over the task files that the run left, `owner` being whose protocol it is."""
+    if protocol.readout != "loglikelihood":
         return None
-    words = [
-        "python",
-        "-m",
-        "providers.lm_eval_decoder",
-        "run",
-        "--model",
-        "decoder",
-        "--model_args",
-        f"model={facts.model}",
-    ]
-    words += ["--tasks", facts.task, "--num_fewshot", str(protocol.num_fewshot), "--include_path", "lm_eval/tasks"]
+    place = "lm_eval/tasks" if is_stock(facts.task, protocol) else f"{FOLDER}/{protocol_folder(owner)}"
+    arguments = {"model": facts.model, **_dtypes(facts)}
+    words = ["python", "-m", "providers.lm_eval_decoder", "run", "--model", "decoder"]
+    words += ["--model_args", ",".join(f"{name}={value}" for name, value in arguments.items())]
+    words += ["--tasks", facts.task, "--include_path", f"{facts.folder or 'RUN'}/{place}"]
+    if is_stock(facts.task, protocol):
+        words += ["--num_fewshot", str(protocol.num_fewshot)]
     if facts.limit is not None:
         words += ["--limit", str(facts.limit)]
     return shlex.join(words)
+
+
+def _dtypes(facts: RunFacts) -> dict[str, str]:
+    """The dtypes to say, where they are not the default."""
+    said = {"dtype": facts.dtype, "logits_dtype": facts.logits_dtype}
+    return {name: value for name, value in said.items() if value not in (None, "float32")}

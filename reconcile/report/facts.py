@@ -13,7 +13,8 @@ class RunFacts:
     """The identity of a run. `fingerprint` is None where logs do not say it; `limit` None means all items.
 
     `settings` are what each side's log says about its run beside the protocol, by side and name. `numerics` is what
-    computing a sample of the requests another way showed.
+    computing a sample of the requests another way showed. `folder` is where the run left its files, `subjects` those
+    asked for (None: all).
     """
 
     task: str
@@ -31,10 +32,13 @@ class RunFacts:
     name: str | None = None
     settings: Mapping[str, Mapping[str, str]] = field(default_factory=dict)
     numerics: tuple[Numerics, ...] = ()
+    folder: str | None = None
+    subjects: tuple[str, ...] | None = None
 
     def __post_init__(self) -> None:
         lines = (one if isinstance(one, Numerics) else Numerics(**one) for one in self.numerics)  # as read from a file
         object.__setattr__(self, "numerics", tuple(lines))
+        object.__setattr__(self, "subjects", None if self.subjects is None else tuple(self.subjects))
 
     @property
     def benchmark(self) -> str:

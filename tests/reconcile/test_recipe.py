@@ -2,14 +2,21 @@
 
 import itertools
 import shlex
+import subprocess
+import sys
 from dataclasses import replace
+from pathlib import Path
 
 import pytest
 
+from reconcile import reconcile_runs
 from reconcile.cli import main
+from reconcile.ledger import Ledger
+from reconcile.lm_eval_reader import read_lm_eval_run
 from reconcile.options import RunOptions, native_protocol
 from reconcile.recipe import Recipe, recipes
 from reconcile.report.facts import RunFacts
+from reconcile.report.records import read_records
 from reconcile.runs import Protocol
 
 
@@ -63,12 +70,52 @@ def same_protocol(recipe: Recipe, goal: Protocol, monkeypatch: pytest.MonkeyPatc
     return options.lm_eval == goal and options.inspect == goal
 
 
-def test_lm_evals_own_command_is_given_only_for_what_it_has_words_for() -> None:
-    stock, other = recipes(facts(), native_protocol("mmlu", "lm_eval"), native_protocol("mmlu", "inspect"))[::-1]
+def test_lm_evals_own_command_reads_stock_tasks_or_those_that_the_run_wrote() -> None:
+    about = replace(facts(), folder="runs/x", subjects=("anatomy", "virology"))
+    stock, other = recipes(about, native_protocol("mmlu", "lm_eval"), native_protocol("mmlu", "inspect"))[::-1]
     assert stock.lm_eval is not None
-    assert "--tasks mmlu --num_fewshot 5" in stock.lm_eval
-    assert other.lm_eval is None
+    assert "--tasks mmlu --include_path runs/x/lm_eval/tasks --num_fewshot 5" in stock.lm_eval
+    assert other.lm_eval is not None
+    assert "--include_path runs/x/recipe/inspect_protocol" in other.lm_eval
     assert "-T template=inspect" in other.inspect
+    for recipe in (stock, other):
+        assert "subjects=anatomy,virology" in recipe.inspect
+        assert "--subjects anatomy,virology" in recipe.prove
+        assert "-M logits_dtype=bfloat16" in recipe.inspect
+
+
+@pytest.mark.parametrize(
+    "arguments",
+    [
+        "mmlu --subjects nutrition,philosophy --limit 3",
+        "arc_easy --limit 12 --lm-eval-normalisation token --lm-eval-tie-break random --lm-eval-num-fewshot 2",
+    ],
+)
+def test_lm_evals_own_command_line_gives_the_other_sides_scores(
+    arguments: str, tiny_checkpoint: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Both recipes by lm-eval's own command line: the logs it leaves agree with those of the side they copy."""
+    pytest.importorskip("lm_eval")
+    pytest.importorskip("inspect_ai")
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
+    out = tmp_path / "out"
+    assert main([*arguments.split(), "--model", str(tiny_checkpoint), "--out", str(out)]) == 0
+    recorded = read_records(out / "records.jsonl.gz")
+    ours, theirs = recorded.lm_eval.protocol, recorded.inspect.protocol
+    found = {recipe.changed: recipe for recipe in recipes(recorded.facts, ours, theirs)}
+    for changed, goal in (("lm_eval", recorded.inspect), ("inspect", recorded.lm_eval)):
+        command = found[changed].lm_eval  # type: ignore[index]
+        assert command is not None
+        words = [sys.executable, *shlex.split(command)[1:], "--log_samples", "--output_path", str(tmp_path / changed)]
+        done = subprocess.run(words, capture_output=True, text=True, cwd=tmp_path)
+        assert done.returncode == 0, done.stderr[-2000:]
+        again = read_lm_eval_run(tmp_path / changed)
+        assert again.protocol == replace(goal.protocol, readout="loglikelihood")
+        ledger = reconcile_runs(again, replace(goal, harness="inspect")).ledger
+        assert isinstance(ledger, Ledger)
+        assert ledger.accounted
+        assert ledger.items.logged_lm_eval == ledger.items.logged_inspect
+        assert not [part.name for part in ledger.components if part.exact and part.name != "rounding"]
 
 
 def test_pages_and_generated_answers_have_no_recipe_for_lm_evals_side() -> None:
