@@ -66,7 +66,7 @@ class ScoringEngine:
         model: Any,
         *,
         logits_dtype: LogitsDtype = "float32",
-        pack_tokens: int = 1024,
+        pack_tokens: int = 2048,
         retain_bytes: int = 128 * 2**20,
     ) -> None:
         if pack_tokens < 1:
