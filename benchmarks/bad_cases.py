@@ -535,6 +535,11 @@ def _outside(parts: dict[str, bytes]) -> None:
         parts[f"../../../{name}"] = parts.pop(name)
 
 
+def _headless(parts: dict[str, bytes]) -> None:
+    for name in [name for name in parts if name == "header.json" or name.startswith("_journal/")]:
+        parts.pop(name)
+
+
 def _deep(parts: dict[str, bytes]) -> None:
     parts["header.json"] = b'{"version": 2, "eval": ' + b"[" * 200_000
 
@@ -558,7 +563,7 @@ LOGS = (
     _log("cut", _bytes(lambda data: data[: len(data) // 2])),
     _log("empty", _bytes(lambda data: b"")),
     _log("not a log", _bytes(lambda data: b"hello")),
-    _log("without its header", _parts(lambda parts: parts.pop("header.json"))),
+    _log("without its header and its journal", _parts(_headless)),
     _log("a header nested 200,000 deep", _parts(_deep)),
     _log("a header that is a list", _parts(lambda parts: parts.update({"header.json": b"[]"}))),
     _log("parts above its folder", _parts(_outside)),

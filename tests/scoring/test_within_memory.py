@@ -1,5 +1,6 @@
 """Memory that runs out in the middle of a call: packs are halved, scores are the same, nothing is done twice."""
 
+import dataclasses
 import resource
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -14,20 +15,20 @@ from llm.models.decoder import DecoderModel
 from llm.scoring.engine import ScoringEngine
 from llm.scoring.plain import make_scorer
 from llm.scoring.requests import ScoreRequest, TokenScores
-from llm.scoring.within_memory import PatientEngine, is_out_of_memory
+from llm.scoring.within_memory import MOST_GUILTY, PatientEngine, has_nan, is_out_of_memory
 
 MIB = 1 << 20
 
 
 @pytest.fixture(scope="module")
 def wide() -> DecoderModel:
-    """Few weights and wide activations: a pack of 1,024 tokens needs half a gigabyte for a moment."""
+    """Few weights and wide activations: a pack of 1,024 tokens needs half a gigabyte for a moment, in layer 0."""
     torch.manual_seed(0)
     config = DecoderConfig(
         vocab_size=64,
         hidden_size=16,
         intermediate_size=1 << 16,
-        num_hidden_layers=1,
+        num_hidden_layers=2,
         num_attention_heads=2,
         max_position_embeddings=512,
     )
@@ -56,7 +57,7 @@ def at_most(more: int) -> Iterator[None]:
 @pytest.mark.skipif(not Path("/proc/self/status").exists(), reason="the limit is set by Linux's counts")
 def test_packs_are_halved_until_they_fit_and_scores_are_the_same(wide: DecoderModel) -> None:
     asked = requests(60)
-    engine = make_scorer(wide)
+    engine = make_scorer(wide, pack_tokens=1024)
     assert isinstance(engine, PatientEngine)
     heard: list[int] = []
     with at_most(400 * MIB), pytest.warns(UserWarning, match="packs now hold 512 tokens"):
@@ -82,7 +83,7 @@ class Failing(PatientEngine):
 
 
 def test_what_was_done_is_not_done_again(wide: DecoderModel) -> None:
-    engine = Failing(wide)
+    engine = Failing(wide, pack_tokens=1024)
     engine.asked = []
     with pytest.warns(UserWarning, match="256 tokens"):
         found = engine.score(requests(10))
@@ -92,7 +93,7 @@ def test_what_was_done_is_not_done_again(wide: DecoderModel) -> None:
 
 
 def test_no_memory_for_the_smallest_pack_is_one_sentence(wide: DecoderModel) -> None:
-    engine = Failing(wide)
+    engine = Failing(wide, pack_tokens=1024)
     engine.asked, engine.fits = [], 0
     with (
         pytest.warns(UserWarning, match="memory ran out"),
@@ -107,3 +108,45 @@ def test_other_faults_pass_through(wide: DecoderModel) -> None:
     assert is_out_of_memory(torch.OutOfMemoryError("CUDA out of memory. Tried to allocate 2 GiB"))
     with pytest.raises(InputError, match="token id 99"):
         make_scorer(wide).score([ScoreRequest(context_ids=(99,), continuation_ids=(1,))])
+
+
+def spoiled(model: DecoderModel, token: int) -> DecoderModel:
+    """The same model with one token's embedding gone bad."""
+    other = DecoderModel(dataclasses.replace(model.config, tie_word_embeddings=False))
+    other.load_state_dict(model.state_dict())
+    with torch.no_grad():
+        other.embed_tokens.weight[token] = float("nan")
+    return other.eval()
+
+
+def test_scores_that_are_no_numbers_stay_with_their_requests(wide: DecoderModel) -> None:
+    """All share a beginning shorter than a tile, whose queries see the bad token's key, masked."""
+    asked = [ScoreRequest(context_ids=(1, 2, n), continuation_ids=(4, 5)) for n in range(3, 20)]
+    engine = make_scorer(spoiled(wide, 7))
+    assert isinstance(engine, PatientEngine)
+    heard: dict[int, TokenScores] = {}
+    found = engine.score([*asked, asked[0]], on_scored=lambda where, what: heard.update(zip(where, what, strict=True)))
+    bad = [n for n, scores in enumerate(found) if has_nan(scores)]
+    assert bad == [n for n, request in enumerate(asked) if 7 in request.context_ids]
+    honest = [n for n in range(len(asked)) if n not in bad]
+    wanted = ScoringEngine(wide).score(asked)
+    assert [found[n] for n in honest] == [wanted[n] for n in honest]
+    assert found[-1] == found[0]
+    assert sorted(heard) == list(range(len(found)))
+    again = engine.score([asked[n] for n in honest])
+    assert again == [wanted[n] for n in honest], "nothing bad is kept between calls"
+
+
+def test_a_model_that_gives_no_numbers_is_believed_in_time(wide: DecoderModel) -> None:
+    asked = [ScoreRequest(context_ids=(1, n // 50 + 2, n % 50 + 2), continuation_ids=(4,)) for n in range(200)]
+
+    class Counted(PatientEngine):
+        calls = 0
+
+        def _score(self, answers, top_k):
+            self.calls += 1
+            super()._score(answers, top_k)
+
+    engine = Counted(spoiled(wide, 1))
+    assert all(map(has_nan, engine.score(asked)))
+    assert engine.calls == 1 + MOST_GUILTY

@@ -1,9 +1,10 @@
-"""The scoring engine where memory runs out: smaller packs, and what was done stays done.
+"""The scoring engine where something goes wrong: memory that runs out, scores that are no numbers.
 
 A pack's size changes no score, so halving it is safe at any moment. The keys and values of the longest sequence are
 needed whatever the pack: when a pack of `LEAST_TOKENS` does not fit either, that is said in one sentence.
 """
 
+import math
 import warnings
 from collections.abc import Sequence
 
@@ -14,10 +15,14 @@ from llm.scoring.engine import OnScored, ScoringEngine
 from llm.scoring.requests import ScoreRequest, TokenScores
 
 LEAST_TOKENS = 64
+MOST_GUILTY = 64
+"""Requests scored alone before a model that gives no numbers is believed."""
 
 
 class PatientEngine(ScoringEngine):
-    """A `ScoringEngine` that halves its packs when an allocation fails and scores what is left again."""
+    """A `ScoringEngine` that halves its packs when an allocation fails and scores what is left again; and that scores
+    alone whatever came out as no number, so that it is told of the requests that cause it and of no others.
+    """
 
     def score(
         self, requests: Sequence[ScoreRequest], *, top_k: int = 0, on_scored: OnScored | None = None
@@ -27,26 +32,37 @@ class PatientEngine(ScoringEngine):
         Raises:
             InputError: as the engine; or there is not enough memory for the smallest packs.
         """
-        found: dict[int, TokenScores] = {}
-        left = list(range(len(requests)))
+        answers = _Answers(requests, on_scored)
         while True:
-            places = left
-
-            def take(indices: Sequence[int], scores: Sequence[TokenScores], places: list[int] = places) -> None:
-                own = [places[index] for index in indices]
-                found.update(zip(own, scores, strict=True))
-                if on_scored is not None:
-                    on_scored(own, scores)
-
+            left = answers.left()
             try:
-                super().score([requests[index] for index in left], top_k=top_k, on_scored=take)
+                super().score([requests[index] for index in left], top_k=top_k, on_scored=answers.taker(left))
             except (RuntimeError, MemoryError) as error:
                 if not is_out_of_memory(error):
                     raise
                 self._halve(error, requests)
             else:
-                return [found[index] for index in range(len(requests))]
-            left = [index for index in left if index not in found]
+                break
+        self._score_suspects(answers, top_k)
+        return answers.in_order()
+
+    def _score_suspects(self, answers: "_Answers", top_k: int) -> None:
+        """Each alone: keys that are no numbers spoil earlier queries of their own path, which others may share. Where
+        the first `MOST_GUILTY` are all guilty, so are the others.
+        """
+        num_guilty = 0
+        for request, scores in list(answers.suspects.items()):
+            if num_guilty < MOST_GUILTY:
+                self._forget()
+                (scores,) = super().score([request], top_k=top_k)
+                num_guilty = num_guilty + 1 if has_nan(scores) else -len(answers.suspects)
+            answers.settle(request, scores)
+        if answers.suspects:
+            self._forget()
+
+    def _forget(self) -> None:
+        with self._lock:
+            self._cache.clear()
 
     def _halve(self, error: Exception, requests: Sequence[ScoreRequest]) -> None:
         if self.pack_tokens <= LEAST_TOKENS:
@@ -70,3 +86,48 @@ def is_out_of_memory(error: BaseException) -> bool:
         return True
     text = str(error)
     return isinstance(error, RuntimeError) and ("can't allocate memory" in text or "out of memory" in text.lower())
+
+
+def has_nan(scores: TokenScores) -> bool:
+    """Whether a logprob is no number; minus infinity is one."""
+    return any(map(math.isnan, scores.logprobs))
+
+
+class _Answers:
+    """What is known of a call's requests. Scores that are no numbers are held back as `suspects`."""
+
+    def __init__(self, requests: Sequence[ScoreRequest], on_scored: OnScored | None) -> None:
+        self.requests = requests
+        self.on_scored = on_scored
+        self.found: dict[int, TokenScores] = {}
+        self.suspects: dict[ScoreRequest, TokenScores] = {}
+
+    def left(self) -> list[int]:
+        """The indices of requests without scores."""
+        return [n for n, request in enumerate(self.requests) if n not in self.found and request not in self.suspects]
+
+    def taker(self, places: list[int]) -> OnScored:
+        """What hears of scores by their places in `places`."""
+
+        def take(indices: Sequence[int], scores: Sequence[TokenScores]) -> None:
+            told = {}
+            for index, one in zip(indices, scores, strict=True):
+                if has_nan(one):
+                    self.suspects[self.requests[places[index]]] = one
+                else:
+                    told[places[index]] = one
+            self._tell(told)
+
+        return take
+
+    def settle(self, request: ScoreRequest, scores: TokenScores) -> None:
+        """The last word on a suspect."""
+        self._tell({index: scores for index, other in enumerate(self.requests) if other == request})
+
+    def _tell(self, told: dict[int, TokenScores]) -> None:
+        self.found.update(told)
+        if told and self.on_scored is not None:
+            self.on_scored(list(told), list(told.values()))
+
+    def in_order(self) -> list[TokenScores]:
+        return [self.found[index] for index in range(len(self.requests))]
