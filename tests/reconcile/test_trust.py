@@ -393,7 +393,7 @@ def test_logits_that_are_no_numbers_are_told_of_their_items(
     assert found["num_items"]["common"] == 5
     told = [note for note in found["notes"] if "a score that is not a number" in note]
     assert [note.partition(" hold")[0] for note in told] == ["lm-eval: 2 of 5 items", "Inspect: 2 of 5 items"]
-    assert told[0].endswith("(samples 1, 3)")
+    assert told[0].endswith("(samples arc_easy:1, arc_easy:3)")
     assert "lm-eval: 2 of 5 items hold a score that is not a number" in (out / "report.md").read_text()
 
 
