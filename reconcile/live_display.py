@@ -10,7 +10,7 @@ from rich.text import Text
 from reconcile.progress import clock
 
 _BAR_FROM_COLUMNS = 80
-"""Below this width the numbers need the room that a bar would take."""
+"""Below this width the numbers need the room of the bar and of their unit."""
 
 
 class LiveDisplay:
@@ -19,7 +19,8 @@ class LiveDisplay:
     def __init__(self, stream: TextIO, rows: Sequence[str]) -> None:
         self._console = Console(file=stream, highlight=False)
         columns = [TextColumn("{task.description}"), TextColumn("{task.fields[numbers]}", justify="right")]
-        if self._console.width >= _BAR_FROM_COLUMNS:
+        self._is_wide = self._console.width >= _BAR_FROM_COLUMNS
+        if self._is_wide:
             columns.insert(1, BarColumn(bar_width=max(12, min(30, self._console.width - 68)), style="dim"))
         self._progress = Progress(
             *columns,
@@ -44,7 +45,8 @@ class LiveDisplay:
         self, row: str, done: int, total: int | None, *, rate: float | None, left: float | None, stored: int
     ) -> None:
         """The row's state: requests done, of how many; tokens a second; seconds left; how many came from the store."""
-        parts = [f"{done:,} requests" if total is None else f"{done:,}/{max(done, total):,} requests"]
+        parts = [f"{done:,}" if total is None else f"{done:,}/{max(done, total):,}"]
+        parts[0] += " requests" if self._is_wide else ""
         parts += [f"{rate:,.0f} tok/s"] if rate else []
         parts += [f"{stored:,} cached"] if stored else []
         parts += [f"{clock(left)} left"] if left else []

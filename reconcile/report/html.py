@@ -224,7 +224,7 @@ def _board(parts: Parts, ledger: Ledger) -> dict[str, Any]:
     return {
         "caption": (
             f"{items_of(ledger.num_items['common'])} that both scored"
-            + ("; whiskers: 95 % intervals for other items like these." if statistics is not None else ".")
+            + ("; whiskers: 95 %, for items like these." if statistics is not None else ".")
         ),
         "name": f"gap, {names['lm_eval']} − {names['inspect']}",
         "value": difference(ledger.gap),

@@ -28,7 +28,7 @@ from reconcile.report.terminal import fitted, print_sections, widths
 from reconcile.report.writing import print_report, report_parts
 
 CONTROL = re.compile(r"\x1b\[[0-9;?]*[a-zA-Z]")
-COLOUR = re.compile(r"\x1b\[[0-9;]*\b(?:3[0-7]|38|4[0-7]|48|9[0-7]|10[0-7])\b[0-9;]*m")
+COLOUR = re.compile(r"\x1b\[(?:[0-9]+;)*(?:3[0-8]|4[0-8]|9[0-7]|10[0-7])[;m]")
 
 
 class Screen(StringIO):
@@ -138,8 +138,9 @@ def test_one_display_shows_both_harnesses(columns, monkeypatch):
         progress.advance(160, 160, "requests", stored=160)
     frames = CONTROL.sub("", stream.getvalue())
     assert "waiting" in frames
-    assert "30/160 requests · 4,500 tok/s · 10 cached · 0:13 left" in frames
-    assert "160/160 requests · 160 cached" in frames.splitlines()[-1]
+    unit = " requests" if columns >= 80 else ""
+    assert f"30/160{unit} · 4,500 tok/s · 10 cached · 0:13 left" in frames
+    assert f"160/160{unit} · 160 cached" in frames.splitlines()[-1]
     assert "a line said meanwhile" in frames
     assert max(len(line.rstrip()) for frame in frames.split("\r") for line in frame.splitlines()) <= columns
     assert stream.getvalue().count("\x1b[?25l") == stream.getvalue().count("\x1b[?25h")  # the cursor comes back
@@ -150,7 +151,7 @@ def test_the_counter_tells_what_was_computed_from_what_was_found(tmp_path):
         version = "1"
 
         def score(self, requests, *, top_k=0, on_scored=None):
-            scores = [TokenScores(logprobs=(-1.0,), is_greedy=False, num_truncated=0) for _ in requests]
+            scores = [TokenScores(logprobs=(-1.0,), is_greedy=False) for _ in requests]
             for place, one in enumerate(scores):
                 on_scored([place], [one])
             return scores
