@@ -20,8 +20,9 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from benchmarks.bad_cases import CASES, LOGS, Case, Place
-from benchmarks.good_inputs import make_checkpoint, make_data, make_gguf, make_run
+from benchmarks.good_inputs import check_models, make_checkpoint, make_data, make_gguf, make_run
 
+REPOSITORY = Path(__file__).resolve().parents[1]
 MOST_BYTES = 2 << 30
 
 
@@ -59,6 +60,7 @@ class Bench:
         self.whole = root / "whole"
         make_checkpoint(self.whole / "model")
         make_gguf(self.whole / "model.gguf")
+        check_models(self.whole / "model", self.whole / "model.gguf")
         make_data(self.whole / "data")
         if with_logs:
             with surroundings(root / "making"):
@@ -154,7 +156,7 @@ def peak_bytes() -> int:
 def row(number: int, case: Case, outcome: Outcome, root: Path) -> str:
     """A line of the table; paths are shown below the bench's own folder."""
     sentence = " ".join(outcome.said).removeprefix("reconcile: ").replace(f"{root}/case/in/", "")
-    sentence = sentence.replace(str(root), "…").replace("|", "\\|")
+    sentence = sentence.replace(str(root), "…").replace(f"{REPOSITORY}/", "").replace("|", "\\|")
     sentence = sentence if len(sentence) <= 160 else f"{sentence[:157]}…"
     fault = "; ".join(outcome.faults)
     return f"| {number} | {case.name} | {sentence}{f' **{fault}**' if fault else ''} | {outcome.peak_bytes >> 20} |"

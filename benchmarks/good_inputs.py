@@ -85,7 +85,7 @@ def make_gguf(path: Path) -> Path:
     writer.add_layer_norm_rms_eps(CONFIG["rms_norm_eps"])
     writer.add_tokenizer_model("gpt2")
     writer.add_tokenizer_pre("gpt-2")
-    tokens = [*SPECIAL, *_letters()]
+    tokens = [*SPECIAL, *_letters(), "ab"]
     tokens += [f"<filler {number}>" for number in range(CONFIG["vocab_size"] - len(tokens))]
     writer.add_token_list(tokens)
     writer.add_token_types([3, 3, *[1] * (len(tokens) - 2)])
@@ -105,6 +105,14 @@ def make_gguf(path: Path) -> Path:
     writer.write_tensors_to_file()
     writer.close()
     return path
+
+
+def check_models(*models: Path) -> None:
+    """Loads each: what is to be spoiled must be whole."""
+    from llm.models import load_model
+
+    for model in models:
+        load_model(str(model), device="cpu")
 
 
 def make_data(folder: Path) -> Path:

@@ -255,7 +255,7 @@ def _named(path: Path, read: "Callable[[], DecoderConfig]") -> "DecoderConfig":
         return read()
     except (ValueError, TypeError, OverflowError, AttributeError, KeyError) as error:
         said = " ".join(str(error).split())  # it quotes what the file holds, which may be anything
-        raise InputError(f"{path}: {said[:500]}") from error
+        raise InputError(f"{path}: {said.removeprefix(f'{path}: ')[:500]}") from error
 
 
 def _pick_dtype(dtype: str, device: "torch.device", stored_bfloat16: bool) -> "torch.dtype":
