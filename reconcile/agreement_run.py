@@ -26,7 +26,7 @@ from reconcile.run_folder import DOCUMENT_NAME, check_place, working_folder
 _TITLE = "Do both harnesses rank the models alike?"
 
 
-def run_agreement(runs: Sequence[Path], *, out: Path | None, seed: int) -> int:
+def run_agreement(runs: Sequence[Path], *, out: Path | None, seed: int, quiet: bool = False) -> int:
     """Reads the runs' logs, writes and prints the comparison; returns the exit code.
 
     Raises:
@@ -34,7 +34,7 @@ def run_agreement(runs: Sequence[Path], *, out: Path | None, seed: int) -> int:
     """
     if len(runs) < 2:
         raise InputError(f"{len(runs)} runs given: name the folders of two or more finished runs")
-    progress = Progress()
+    progress = Progress(quiet=quiet)
     folder = out if out is not None else Path("runs") / "agreement"
     check_place(folder)
     models = []
@@ -48,7 +48,7 @@ def run_agreement(runs: Sequence[Path], *, out: Path | None, seed: int) -> int:
         (partial / "report.md").write_text(as_markdown(_TITLE, sections), encoding="utf-8")
         write_ranking_forms(partial, _TITLE, sections, ranking, models)
     console = make_console()
-    print_sections(console, _TITLE, sections)
+    print_sections(console, _TITLE, [] if quiet else sections)
     console.print(f"\nFull report: {folder / 'report.md'}", soft_wrap=True)
     return 0
 

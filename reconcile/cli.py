@@ -6,13 +6,12 @@ Exit codes: 0 the gap is accounted for; 1 items are unexplained; 2 usage or inpu
 
 import argparse
 import sys
-import tempfile
-import traceback
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import NoReturn
 
 from llm.errors import InputError
+from reconcile.faults import full_disk, internal_fault, one_line
 from reconcile.options import (
     DTYPES,
     LOGITS_DTYPES,
@@ -51,27 +50,23 @@ def main(argv: Sequence[str] | None = None) -> int:
         command = _parse(arguments)
         return command()
     except InputError as error:
-        print(f"reconcile: {error}", file=sys.stderr)
+        print(f"reconcile: {one_line(error)}", file=sys.stderr)
         return EXIT_USAGE
-    except KeyboardInterrupt:
-        print("reconcile: interrupted", file=sys.stderr)
+    except KeyboardInterrupt as error:
+        print(f"reconcile: interrupted{': ' if str(error) else ''}{error}", file=sys.stderr)
         return EXIT_INTERRUPTED
     except BrokenPipeError:
         return EXIT_INTERRUPTED
     except ImportError as error:
-        print(f"reconcile: {error}", file=sys.stderr)
+        print(f"reconcile: {one_line(error)}", file=sys.stderr)
         return EXIT_USAGE
     except Exception as error:
-        path = _write_fault()
-        print(f"reconcile: internal fault, {type(error).__name__}: {error}; its report is {path}", file=sys.stderr)
+        full = full_disk(error)
+        if full is not None:
+            print(f"reconcile: {full}", file=sys.stderr)
+            return EXIT_USAGE
+        print(f"reconcile: {internal_fault(error)}", file=sys.stderr)
         return EXIT_FAULT
-
-
-def _write_fault() -> Path:
-    """Writes the traceback being handled to a new file and names it."""
-    with tempfile.NamedTemporaryFile("w", prefix="reconcile-fault-", suffix=".txt", delete=False) as file:
-        file.write(f"arguments: {sys.argv[1:]}\npython: {sys.version}\n\n{traceback.format_exc()}")
-    return Path(file.name)
 
 
 def _parse(arguments: list[str]) -> Callable[[], int]:
@@ -84,7 +79,7 @@ def _parse(arguments: list[str]) -> Callable[[], int]:
     return lambda: parsed.run(parsed)
 
 
-_COMMANDS = (*TASKS, "logs", "agreement", "report", "diff")
+_COMMANDS = (*TASKS, "logs", "agreement", "report", "diff", "cache")
 
 
 def _build_parser() -> argparse.ArgumentParser:
@@ -106,6 +101,8 @@ def _build_parser() -> argparse.ArgumentParser:
     _add_report(commands.add_parser("report", help=about, description=_sentence(about)))
     about = "what changed between two finished runs"
     _add_diff(commands.add_parser("diff", help=about, description=_sentence(about)))
+    about = "look into the store of scored requests, check it or make it smaller"
+    _add_cache(commands.add_parser("cache", help=about, description=_sentence(about)))
     return parser
 
 
@@ -140,6 +137,7 @@ def _add_task(parser: argparse.ArgumentParser, task: str) -> None:
         "--out", type=Path, metavar="DIR", help="the run's folder (default: runs/<task>-<hash of what was asked>)"
     )
     parser.add_argument("--plots", action="store_true", help="SVG of each plot; a run's folder has them in any case")
+    parser.add_argument("--quiet", "-q", action="store_true", help="no progress and no tables: the verdict alone")
     about = "exit 1 when the gap is larger than this, accounted for or not"
     parser.add_argument("--fail-over", type=_distance, metavar="GAP", help=about)
     parser.add_argument(
@@ -236,6 +234,7 @@ def _add_logs(parser: argparse.ArgumentParser) -> None:
         "--out", type=Path, metavar="DIR", help="the report's folder (default: runs/logs-<hash of the logs>)"
     )
     parser.add_argument("--plots", action="store_true", help="SVG of each plot; the folder has them in any case")
+    parser.add_argument("--quiet", "-q", action="store_true", help="no progress and no tables: the verdict alone")
 
 
 def _add_agreement(parser: argparse.ArgumentParser) -> None:
@@ -247,6 +246,7 @@ def _add_agreement(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--data", default="sample", metavar="sample|hub|DIR", help="that --models run on")
     parser.add_argument("--limit", type=_whole_number(1), metavar="N", help="only the first N items of each sub-task")
     parser.add_argument("--seed", type=_whole_number(0), default=0, help="of the resampling")
+    parser.add_argument("--quiet", "-q", action="store_true", help="no progress and no tables: the verdict alone")
     parser.add_argument("--out", type=Path, metavar="DIR", help="the report's folder (default: runs/agreement)")
 
 
@@ -266,6 +266,23 @@ def _add_diff(parser: argparse.ArgumentParser) -> None:
     about = "exit 1 when a score or the gap changed by more than X points; a point is 0.01"
     parser.add_argument("--fail-over", type=_distance, metavar="X", help=about)
     parser.add_argument("--out", type=Path, metavar="FILE", help="write it there too, as Markdown")
+
+
+def _add_cache(parser: argparse.ArgumentParser) -> None:
+    parser.set_defaults(run=_run_cache)
+    about = (
+        "info: what it holds; verify: whether it is whole (exit 1 if not); prune: drop what was not used for longest"
+    )
+    parser.add_argument("action", choices=("info", "prune", "verify"), help=about)
+    about = "for prune: keep this much, such as 500MB or 2GiB (default: the store's own bound, 4GiB)"
+    parser.add_argument("--max-size", metavar="SIZE", help=about)
+    parser.add_argument("--store", type=Path, metavar="FILE", help="default: the one that runs use")
+
+
+def _run_cache(parsed: argparse.Namespace) -> int:
+    from reconcile.cache import run_cache
+
+    return run_cache(parsed.action, store=parsed.store, max_size=parsed.max_size)
 
 
 def _run_report(parsed: argparse.Namespace) -> int:
@@ -307,6 +324,7 @@ def _run_logs(parsed: argparse.Namespace) -> int:
         scorer=parsed.scorer,
         tokenizer=parsed.tokenizer,
         out=parsed.out,
+        quiet=parsed.quiet,
     )
 
 
@@ -316,14 +334,14 @@ def _run_agreement(parsed: argparse.Namespace) -> int:
         raise InputError("an agreement needs two or more models: name finished runs, or models with --models")
     from reconcile.agreement_run import run_agreement, run_models
 
-    return run_agreement([*parsed.runs, *run_models(asked)], out=parsed.out, seed=parsed.seed)
+    return run_agreement([*parsed.runs, *run_models(asked)], out=parsed.out, seed=parsed.seed, quiet=parsed.quiet)
 
 
 def _model_run(parsed: argparse.Namespace, ref: str) -> list[str]:
     """The command line of one model's run."""
     name, _, dtype = ref.rpartition("@")
     words = [parsed.task, "--model", *([name, "--dtype", dtype] if name and dtype in DTYPES else [ref])]
-    words += ["--data", parsed.data]
+    words += ["--data", parsed.data, *(["--quiet"] if parsed.quiet else [])]
     return [*words, *(["--limit", str(parsed.limit)] if parsed.limit is not None else [])]
 
 
@@ -352,6 +370,7 @@ def _options(parsed: argparse.Namespace) -> RunOptions:
         tokenizer=parsed.tokenizer,
         prove=getattr(parsed, "prove", False),
         numerics=getattr(parsed, "numerics", None),
+        quiet=parsed.quiet,
     )
 
 

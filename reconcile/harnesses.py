@@ -7,22 +7,25 @@ nothing is read back here. Beside lm-eval's logs goes `requests.jsonl`, the toke
 import inspect
 import logging
 import os
+import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, Literal
 
-from llm.errors import InputError
 from llm.scoring.requests import Scorer, ScoreRequest, TokenScores
+from reconcile.cache import store_path
 from reconcile.engines import MAX_RETRIES, faults_of, open_inspect, open_lm_eval, without_secrets
 from reconcile.lm_eval_logs import TRACE_NAME
 from reconcile.options import RunOptions
 from reconcile.progress import Progress, stderr_to
 from reconcile.runs import HarnessRun, Protocol, SampleRecord
 from reconcile.trace import trace_file
+from reconcile.written import check_lm_eval_logs, unfinished
 
 OnScored = Callable[[Sequence[int], Sequence[TokenScores]], object]
+Journal = Callable[[str, int], object]
 
 _SHUFFLE_SEED = 20240229
 
@@ -53,35 +56,53 @@ class CountingScorer:
     def __init__(self, progress: Progress) -> None:
         self.progress = progress
         self.scorer: Scorer | None = None
-        self.total: int | None = None
-        self.done = 0
+        self.expect(None)
 
     def expect(self, total: int | None) -> None:
         """A new stage begins, which will ask for this many requests."""
-        self.total, self.done = total, 0
+        self.total, self.done, self.stored, self.tokens, self.seconds = total, 0, 0, 0, 0.0
+        self._computing = False
 
     def score(
         self, requests: Sequence[ScoreRequest], *, top_k: int = 0, on_scored: OnScored | None = None
     ) -> list[TokenScores]:
         """Scores in request order; `on_scored(indices, scores)` is told of them as early as the scorer can."""
         assert self.scorer is not None
-        before = self.done
+        before, began, self._computing = (self.done, self.seconds), time.monotonic(), False
+
+        def told(indices: Sequence[int], scores: Sequence[TokenScores]) -> None:
+            self.seconds = before[1] + time.monotonic() - began
+            self.stored += 0 if self._computing else len(indices)
+            self.count(len(indices))
+            if on_scored is not None:
+                on_scored(indices, scores)
+
         reports = "on_scored" in inspect.signature(self.scorer.score).parameters
-        further: dict[str, Any] = {"on_scored": on_scored} if reports and on_scored is not None else {}
+        further: dict[str, Any] = {"on_scored": told} if reports else {}
         scores = self.scorer.score(requests, top_k=top_k, **further)
-        if on_scored is not None and not reports:
-            on_scored(range(len(requests)), scores)
-        self.count(before + len(requests) - self.done)
+        if not reports:
+            self.computed(requests)
+            told(range(len(requests)), scores)
+        unheard = before[0] + len(requests) - self.done
+        if unheard:
+            self.count(unheard)
         return scores
+
+    def computed(self, requests: Sequence[ScoreRequest]) -> None:
+        """These were computed, and are counted in `count` when they are passed on."""
+        self._computing = True
+        self.tokens += sum(len(one.context_ids) + len(one.continuation_ids) for one in requests)
 
     def count(self, number: int) -> None:
         """So many more are done."""
         self.done += number
-        self.progress.advance(self.done, self.total, "requests")
+        self.progress.advance(
+            self.done, self.total, "requests", tokens=self.tokens, seconds=self.seconds, stored=self.stored
+        )
 
 
 class WatchedEngine:
-    """An engine that tells a counter of requests as they are done, not only when its call ends."""
+    """An engine that tells a counter of requests as they are computed."""
 
     def __init__(self, engine: Any, counter: CountingScorer) -> None:
         self.engine = engine
@@ -93,7 +114,7 @@ class WatchedEngine:
         """Scores in request order; `on_scored` is passed on."""
 
         def done(indices: Sequence[int], scores: Sequence[TokenScores]) -> None:
-            self.counter.count(len(indices))
+            self.counter.computed([requests[index] for index in indices])
             if on_scored is not None:
                 on_scored(indices, scores)
 
@@ -117,8 +138,8 @@ def _is_remote(ref: str) -> bool:
     return resolve_ref(ref).kind in ("hub", "hf")
 
 
-def load(options: RunOptions, progress: Progress) -> LoadedModel:
-    """Loads the model once and puts a scorer before each door.
+def load(options: RunOptions, progress: Progress, journal: Journal | None = None) -> LoadedModel:
+    """Loads the model once and puts a scorer before each door; `journal` hears what the store gives and takes.
 
     Raises:
         InputError: the model cannot be used.
@@ -126,12 +147,12 @@ def load(options: RunOptions, progress: Progress) -> LoadedModel:
     from llm.models import load_model
 
     model, tokenizer = load_model(options.model, dtype=options.dtype, device=options.device)
-    first = _scorer(model, options, progress)
-    second = first if options.cache else _scorer(model, options, progress)
+    first = _scorer(model, options, progress, journal)
+    second = first if options.cache else _scorer(model, options, progress, journal)
     return LoadedModel(model=model, tokenizer=tokenizer, lm_eval=first, inspect=second)
 
 
-def _scorer(model: Any, options: RunOptions, progress: Progress) -> CountingScorer:
+def _scorer(model: Any, options: RunOptions, progress: Progress, journal: Journal | None) -> CountingScorer:
     """An engine, behind the user's store unless that is off: a killed run resumes, no harness repeats the other."""
     from llm.scoring.plain import make_scorer
     from llm.scoring.store import ScoreStore, StoredScorer
@@ -141,12 +162,8 @@ def _scorer(model: Any, options: RunOptions, progress: Progress) -> CountingScor
     counter.scorer = WatchedEngine(engine, counter) if hasattr(engine, "version") else engine
     if options.cache and hasattr(engine, "version"):
         namespace = f"{model.fingerprint}|{model.dtype}|{options.logits_dtype}|{engine.version}"
-        counter.scorer = StoredScorer(counter.scorer, ScoreStore(_store_path()), namespace)
+        counter.scorer = StoredScorer(counter.scorer, ScoreStore(store_path()), namespace, journal=journal)
     return counter
-
-
-def _store_path() -> Path:
-    return Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "harness-bridge" / "scores.sqlite"
 
 
 def expected_requests(options: RunOptions, protocol: Protocol) -> int | None:
@@ -195,8 +212,6 @@ def run_lm_eval(loaded: LoadedModel | None, options: RunOptions, folder: Path, *
                 lm = open_lm_eval(options.lm_eval_model, options.lm_eval_model_args, trace)
                 with faults_of(f"lm-eval's run of {options.lm_eval_model}"):
                     _evaluate(lm, tasks, options, folder)
-    if not list(folder.glob("results_*.json")):
-        raise InputError(f"lm-eval wrote no results to {folder}: see {folder / 'stderr.txt'}")
 
 
 def _decoder_lm(loaded: LoadedModel | None, options: RunOptions, trace: Any) -> Any:
@@ -236,6 +251,7 @@ def _evaluate(lm: Any, tasks: Any, options: RunOptions, folder: Path) -> None:
     tracker.save_results_aggregated(results=results, samples=samples)
     for name, task_samples in samples.items():
         tracker.save_results_samples(task_name=name, samples=task_samples)
+    check_lm_eval_logs(folder, {name: len(task_samples) for name, task_samples in samples.items()})
 
 
 def _renderer(protocol: Protocol) -> Any:
@@ -292,7 +308,7 @@ def run_inspect(
         raise KeyboardInterrupt
     if log.status != "success":
         reason = log.error.message if log.error is not None else log.status
-        raise InputError(f"Inspect's run ended as {log.status}: {reason}")
+        raise unfinished(f"Inspect's run ended as {log.status}", reason, folder)
     return Path(log.location)
 
 

@@ -5,7 +5,8 @@ Nothing slow is imported here: the model and the harnesses come in when everythi
 
 import shlex
 import sys
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import dataclass
 from importlib import metadata
 from pathlib import Path
@@ -25,6 +26,7 @@ from reconcile.report.parts import Parts
 from reconcile.report.records import RECORDS_NAME, Recorded, write_records
 from reconcile.report.writing import print_report, write_report
 from reconcile.run_folder import working_folder
+from reconcile.run_log import RunLog
 from reconcile.runs import HarnessRun
 
 if TYPE_CHECKING:
@@ -54,15 +56,24 @@ def run_task(options: RunOptions) -> int:
     Raises:
         InputError: anything that was asked for cannot be done.
     """
-    progress = Progress()
+    with Progress(quiet=options.quiet) as progress:
+        return _run_task(options, progress)
+
+
+def _run_task(options: RunOptions, progress: Progress) -> int:
     check(options)
     progress.say(f"reconcile {options.task}: model {options.models}, data {options.data}")
     proofs: tuple[SideProof, ...] = ()
-    with working_folder(options.folder()) as folder:
-        ledger, report = _run_into(folder, options, progress)
+    log = RunLog()
+    loaded = _load(options, progress, log)
+    with working_folder(options.folder()) as folder, _resumable(options):
+        log.open(folder, _command())
+        ledger, report = _run_into(folder, options, progress, loaded, log)
         if options.prove:
-            proofs = run_proofs(options, folder, lambda asked, place: _prove_into(place, asked, progress))
-    print_report(report, options.folder(), further=proof_sections(proofs, ledger.harnesses))
+            proofs = run_proofs(options, folder, lambda asked, place: _prove_into(place, asked, progress, log))
+        log.finish()
+    progress.close()
+    print_report(report, options.folder(), further=proof_sections(proofs, ledger.harnesses), quiet=options.quiet)
     over = options.fail_over is not None and abs(ledger.gap) > options.fail_over
     if over:
         progress.say(f"the gap is larger than --fail-over {options.fail_over}")
@@ -70,9 +81,21 @@ def run_task(options: RunOptions) -> int:
     return EXIT_ACCOUNTED if holds and not over else EXIT_UNEXPLAINED
 
 
-def _run_into(folder: Path, options: RunOptions, progress: Progress) -> tuple[Ledger | PageLedger, Parts]:
+@contextmanager
+def _resumable(options: RunOptions) -> Iterator[None]:
+    """An interruption says what is kept."""
+    try:
+        yield
+    except KeyboardInterrupt:
+        kept = "what was scored is stored, and the same command goes on from there" if options.cache else ""
+        raise KeyboardInterrupt(kept) from None
+
+
+def _run_into(
+    folder: Path, options: RunOptions, progress: Progress, loaded: "LoadedModel | None", log: RunLog
+) -> tuple[Ledger | PageLedger, Parts]:
     """Everything a run leaves, in `folder`."""
-    finished = _run_harnesses(options, folder, progress)
+    finished = _run_harnesses(options, folder, progress, loaded, log)
     facts = _facts(options, finished)
     write_recipe_files(folder, options)
     progress.say("accounting for the gap")
@@ -88,10 +111,10 @@ def _run_into(folder: Path, options: RunOptions, progress: Progress) -> tuple[Le
     return ledger, write_report(folder, ledger, facts)
 
 
-def _prove_into(folder: Path, options: RunOptions, progress: Progress) -> Ledger:
+def _prove_into(folder: Path, options: RunOptions, progress: Progress, log: RunLog) -> Ledger:
     progress.say(f"proving: both sides by {folder.name.replace('_', ' ')}, nothing shared")
     folder.mkdir(parents=True)
-    ledger, _ = _run_into(folder, options, progress)
+    ledger, _ = _run_into(folder, options, progress, _load(options, progress, log), log)
     assert isinstance(ledger, Ledger)
     return ledger
 
@@ -141,28 +164,41 @@ def _require(package: str, extra: str) -> None:
         raise ImportError(f"{package} is not installed: pip install 'harness-bridge[{extra}]'")
 
 
-def _run_harnesses(options: RunOptions, folder: Path, progress: Progress) -> FinishedRun:
+def _load(options: RunOptions, progress: Progress, log: RunLog) -> "LoadedModel | None":
+    """The decoder where either side is one; before the folder is made, so that a bad model leaves nothing behind."""
+    from reconcile import harnesses
+
+    harnesses.prepare_environment(options)
+    if not options.uses_decoder:
+        return None
+    progress.say("loading the model")
+    return harnesses.load(options, progress, log.count)
+
+
+def _run_harnesses(
+    options: RunOptions, folder: Path, progress: Progress, loaded: "LoadedModel | None", log: RunLog
+) -> FinishedRun:
     from reconcile import harnesses
     from reconcile.logs import read_inspect_run, read_lm_eval_run
 
-    harnesses.prepare_environment(options)
-    loaded = None
-    if options.uses_decoder:
-        progress.say("loading the model")
-        loaded = harnesses.load(options, progress)
-    progress.begin("lm-eval is scoring")
+    log.say("lm-eval is scoring")
+    progress.plan("lm-eval", "Inspect")
+    progress.begin("lm-eval is scoring", row="lm-eval")
     harnesses.run_lm_eval(loaded, options, folder / "lm_eval")
-    progress.begin("Inspect is scoring")
-    log = harnesses.run_inspect(loaded, options, folder / "inspect")
+    log.say("Inspect is scoring")
+    progress.begin("Inspect is scoring", row="Inspect")
+    inspect_log = harnesses.run_inspect(loaded, options, folder / "inspect")
     likelihoods = None
     if options.inspect.readout == "generate":
-        progress.begin("Inspect is scoring the same items by likelihood, to tell wording from readout")
+        stage = "Inspect is scoring the same items by likelihood, to tell wording from readout"
+        progress.begin(stage, row="Inspect, likelihood")
         protocol = harnesses.loglikelihood_protocol(options.inspect)
         likelihoods = harnesses.run_inspect(loaded, options, folder / "inspect_loglikelihood", protocol=protocol)
+    log.say("reading both harnesses' logs")
     progress.say("reading both harnesses' logs")
     runs = {
         "lm_eval": read_lm_eval_run(folder / "lm_eval", metric=_logged_metric(options), protocol=options.lm_eval),
-        "inspect": read_inspect_run(log, protocol=options.inspect),
+        "inspect": read_inspect_run(inspect_log, protocol=options.inspect),
     }
     if loaded is not None and harnesses.needs_unconditional(options):
         runs = {side: harnesses.fill_unconditional(run, loaded) for side, run in runs.items()}
@@ -243,12 +279,16 @@ def _facts(options: RunOptions, finished: FinishedRun) -> RunFacts:
         seed=options.seed,
         shared_store=options.cache and not options.engines,
         versions=installed_versions(),
-        command=without_secrets(shlex.join(["python", "-m", "reconcile", *sys.argv[1:]])),
+        command=_command(),
         settings={"lm_eval": dict(finished.lm_eval.settings), "inspect": dict(finished.inspect.settings)},
         numerics=finished.numerics,
         folder=str(options.folder()),
         subjects=options.subjects,
     )
+
+
+def _command() -> str:
+    return without_secrets(shlex.join(["python", "-m", "reconcile", *sys.argv[1:]]))
 
 
 def installed_versions() -> dict[str, str]:

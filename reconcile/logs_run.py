@@ -29,13 +29,14 @@ def run_logs(
     scorer: str | None,
     tokenizer: str | None,
     out: Path | None,
+    quiet: bool = False,
 ) -> int:
     """Reads the two logs, writes the report's folder, prints the table; returns the exit code.
 
     Raises:
         InputError: missing, damaged, empty or unlike logs; one sentence.
     """
-    progress = Progress()
+    progress = Progress(quiet=quiet)
     paths = [*lm_eval, *inspect]
     progress.say(f"reconcile logs: {paths[0]} and {paths[1]}")
     folder = out if out is not None else Path("runs") / f"logs-{_digest(paths)}"
@@ -52,7 +53,7 @@ def run_logs(
         facts, right = _facts(left, right), in_order_of(right, left)
         write_records(partial / RECORDS_NAME, Recorded(facts=facts, lm_eval=left, inspect=right))
         report = write_report(partial, account(left, right), facts)
-    print_report(report, folder)
+    print_report(report, folder, quiet=quiet)
     return EXIT_ACCOUNTED if report.ledger.accounted else EXIT_UNEXPLAINED
 
 

@@ -49,7 +49,7 @@ class RunOptions:
     `fail_over` is the |gap| above which the exit code is 1 whatever else. `lm_eval_model` and `inspect_model` name
     models of the harnesses' own in place of the decoder; `tokenizer` is whose ids go to the latter instead of text.
     `prove` runs either side's protocol on both sides as well. `numerics` is of how many items the requests are computed
-    again another way.
+    again another way. `quiet` prints the verdict alone.
     """
 
     task: Task
@@ -73,6 +73,7 @@ class RunOptions:
     tokenizer: str | None = None
     prove: bool = False
     numerics: int | None = None
+    quiet: bool = False
 
     def __post_init__(self) -> None:
         if self.limit is not None and self.limit < 1:
@@ -120,7 +121,7 @@ class RunOptions:
     def digest(self) -> str:
         """Ten hex digits naming what was asked: model, data and both protocols, not where the result goes."""
         asked = asdict(self)
-        del asked["out"], asked["fail_over"], asked["prove"], asked["numerics"]
+        del asked["out"], asked["fail_over"], asked["prove"], asked["numerics"], asked["quiet"]
         text = json.dumps(asked, sort_keys=True, default=str)
         return hashlib.sha256(text.encode()).hexdigest()[:10]
 

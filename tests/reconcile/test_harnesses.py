@@ -163,7 +163,7 @@ def test_progress_is_lines_in_a_pipe_and_a_bar_on_a_terminal(monkeypatch: pytest
         "done",
     ]
     assert "\x1b" not in pipe.getvalue()
-    assert "\r█████████·····················  3 of 10 requests".replace("  ", " ") in terminal.getvalue()
+    assert "3/10 requests" in terminal.getvalue()
 
 
 def test_standard_error_goes_to_the_file_and_comes_back(tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
