@@ -4,7 +4,7 @@ from collections.abc import Sequence
 from typing import TextIO
 
 from rich.console import Console
-from rich.progress import BarColumn, Progress, TaskID, TextColumn
+from rich.progress import BarColumn, Progress, ProgressColumn, TaskID, TextColumn
 from rich.text import Text
 
 from reconcile.progress import clock
@@ -18,7 +18,7 @@ class LiveDisplay:
 
     def __init__(self, stream: TextIO, rows: Sequence[str]) -> None:
         self._console = Console(file=stream, highlight=False)
-        columns = [TextColumn("{task.description}"), TextColumn("{task.fields[numbers]}", justify="right")]
+        columns: list[ProgressColumn] = [TextColumn("{task.description}"), TextColumn("{task.fields[numbers]}")]
         self._is_wide = self._console.width >= _BAR_FROM_COLUMNS
         if self._is_wide:
             columns.insert(1, BarColumn(bar_width=max(12, min(30, self._console.width - 68)), style="dim"))

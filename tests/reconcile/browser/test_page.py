@@ -76,7 +76,8 @@ def test_it_opens_from_a_file_without_a_request_or_a_complaint(opened, page):
 
 def test_what_a_reader_decides_by_is_on_the_first_screen(opened):
     inside = "return document.querySelector(arguments[0]).getBoundingClientRect().top < innerHeight"
-    for selector in (".lead", ".board figure", ".gap-line", "#gap figure", ".cells tbody tr", "#prompts", "[data-copy]"):
+    wanted = (".lead", ".board figure", ".gap-line", "#gap figure", ".cells tbody tr", "#prompts", "[data-copy]")
+    for selector in wanted:
         assert opened.run(inside, selector), selector
 
 
@@ -280,7 +281,7 @@ def real_run(tmp_path_factory, tiny_checkpoint) -> Path:
 def test_a_real_run_opens_and_is_made_again_to_the_byte(browser, real_run, tmp_path):
     opened = opened_at(browser, real_run / "report.html", 1280, 900)
     assert shown(opened) == "8 of 8 items"
-    assert opened.run("return document.querySelector('.prompt').getBoundingClientRect().top < innerHeight")
+    assert opened.run("return document.querySelector('#prompts').getBoundingClientRect().top < innerHeight")
     opened.click("[data-item]")
     text = opened.run("return document.querySelector('.inner').innerText")
     assert "Answer the following multiple choice question" in text
