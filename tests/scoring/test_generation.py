@@ -456,3 +456,51 @@ def test_a_small_cache_lets_rows_wait(tiny):
     while batch.busy:
         outcomes.update(batch.step())
     assert [outcomes[ticket] for ticket in tickets] == generate(model, tokenizer, requests)
+
+
+# -- beside transformers, and without the compiled kernels ----------------------------------------------------------
+
+
+@pytest.mark.data
+def test_greedy_ids_are_those_of_transformers_on_the_default_model(default_model, shared_dir):
+    from benchmarks.peers import transformers_twin
+    from llm.evaluation.data import load_items
+
+    model, tokenizer = default_model
+    twin, _ = transformers_twin("smollm2-135m-instruct", "float32")
+    items = load_items("arc_easy", str(shared_dir / "data"), limit=20)
+    prompts = [tuple(tokenizer(item.question, add_special_tokens=False).input_ids) for item in items]
+    requests = [GenerationRequest(prompt_ids=prompt, max_new_tokens=10) for prompt in prompts]
+    found = generate(model, tokenizer, requests)
+    for prompt, one in zip(prompts, found, strict=True):
+        wanted = twin.generate(torch.tensor([prompt]), max_new_tokens=10, do_sample=False, eos_token_id=None)
+        assert list(one.token_ids) == wanted[0, len(prompt) :].tolist()
+
+
+def test_torchs_kernels_generate_the_same_ids(tiny, monkeypatch):
+    from llm.scoring import cached_attention
+
+    model, tokenizer = tiny
+    requests = mixed_requests()
+    wanted = generate(model, tokenizer, requests)
+    monkeypatch.setattr(cached_attention, "compiled_kernels", lambda: None)
+    found = generate(model, tokenizer, requests)
+    assert [one.token_ids for one in found] == [one.token_ids for one in wanted]
+    assert generate(model, tokenizer, requests[3:4]) == found[3:4]
+
+
+def test_p10_the_default_model_in_any_order_and_company(default_model):
+    model, tokenizer = default_model
+    requests = [
+        GenerationRequest(
+            prompt_ids=tuple(tokenizer(question, add_special_tokens=False).input_ids),
+            max_new_tokens=2 + 3 * index,
+            temperature=0.8 if index == 2 else 0.0,
+            seed=index,
+            num_top_logprobs=1,
+        )
+        for index, question in enumerate(QUESTIONS)
+    ]
+    together = generate(model, tokenizer, requests)
+    assert generate(model, tokenizer, requests[::-1], batch_size=2)[::-1] == together
+    assert [generate(model, tokenizer, [request])[0] for request in requests] == together

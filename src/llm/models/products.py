@@ -10,9 +10,12 @@ scores does so under `full_precision`.
 import contextlib
 import time
 from collections.abc import Callable, Iterator
+from contextvars import ContextVar
 
 import torch
 from torch import Tensor, nn
+
+from llm.models.packed import PackedWeights, packed_weights
 
 Product = Callable[[Tensor, Tensor, Tensor | None], Tensor]
 
@@ -27,6 +30,9 @@ def linear(x: Tensor, weight: Tensor, bias: Tensor | None = None) -> Tensor:
     """`x @ weight.T + bias` for x of shape (T, in) and weight of shape (out, in); dtype of x."""
     if x.device.type != "cpu":
         return torch.nn.functional.linear(x, weight, bias)
+    packed = _PACKED.get()
+    if packed is not None and x.ndim == 2 and (found := packed.multiply(x, weight, bias)) is not None:
+        return found
     return _PRODUCTS[_CHOSEN.get(x.dtype) or _choose(weight)](x, weight, bias)
 
 
@@ -37,6 +43,24 @@ def chosen_product(model: nn.Module) -> str:
         return "torch"
     middle = sorted(matrices, key=Tensor.numel)[len(matrices) // 2]
     return _CHOSEN.get(middle.dtype) or _choose(middle)
+
+
+_PACKED: ContextVar[PackedWeights | None] = ContextVar("packed", default=None)
+
+
+def weights_for_few_rows(model: object) -> PackedWeights | None:
+    """What `few_rows` multiplies with; None where that is what `linear` does anyway."""
+    return packed_weights(model, linear)
+
+
+@contextlib.contextmanager
+def few_rows(model: object) -> Iterator[None]:
+    """Products with this model's weights as suits a few dozen rows: by packed copies of them, where that is faster."""
+    token = _PACKED.set(weights_for_few_rows(model))
+    try:
+        yield
+    finally:
+        _PACKED.reset(token)
 
 
 @contextlib.contextmanager

@@ -13,21 +13,39 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from llm.scoring.tiles import HIDDEN, TILE, TilePool
+from llm.models.compiled import CompiledKernels, compiled_kernels
+from llm.scoring.tiles import EMPTY, HIDDEN, TILE, TilePool
 
 Attend = Callable[[int, Tensor, Tensor, Tensor], Tensor]
 GATHERED_POSITIONS = 16384
 """Key positions gathered for one product of a prompt's pack, at most: a bound on its memory."""
+LEAST = -87.0
+"""Logarithm of the least weight: the CPU's exp is ten times slower below, and in float32 so little adds nothing to a
+sum that is 1 at least."""
+
+
+def one_after_another(parts: Sequence[tuple[int, Attend]]) -> Attend:
+    """Gives the first so many tokens to the first part, and so on; tokens that are left over attend to nothing."""
+
+    def attend(layer: int, q: Tensor, k: Tensor, v: Tensor) -> Tensor:
+        out = q.new_zeros(q.shape[0], q.shape[1] * q.shape[2])
+        first = 0
+        for count, part in parts:
+            last = first + count
+            out[first:last] = part(layer, q[first:last], k[first:last], v[first:last])
+            first = last
+        return out
+
+    return attend
 
 
 @dataclass(frozen=True, kw_only=True)
 class Placement:
-    """Where a decoding step's R rows keep their tiles. Pad rows own tile 0."""
+    """Where a decoding step's R rows keep their tiles."""
 
     tiles: tuple[tuple[int, ...], ...]  # R lists, in order of position
     owner: Tensor  # (N,) the row whose query meets each tile
-    table: Tensor  # (R, most tiles of a row), short lists repeat their first tile
-    alive: Tensor  # (R, most tiles of a row, 1, 1, 1): 1.0, and 0.0 for the repeats
+    table: Tensor  # (R, most tiles of a row), short lists end in EMPTY
 
 
 def place(tiles: Sequence[Sequence[int]], device: torch.device) -> Placement:
@@ -37,23 +55,42 @@ def place(tiles: Sequence[Sequence[int]], device: torch.device) -> Placement:
     for row, own in enumerate(tiles):
         for tile in own:
             owner[tile] = row
-    table = [[*own, *[own[0]] * (width - len(own))] for own in tiles]
-    alive = [[1.0] * len(own) + [0.0] * (width - len(own)) for own in tiles]
+    table = [[*own, *[EMPTY] * (width - len(own))] for own in tiles]
     return Placement(
         tiles=tuple(tuple(own) for own in tiles),
         owner=torch.tensor(owner, device=device),
         table=torch.tensor(table, device=device),
-        alive=torch.tensor(alive, device=device)[:, :, None, None, None],
     )
 
 
 def decode_attend(pool: TilePool, placement: Placement, positions: Sequence[int]) -> Attend:
-    """Stores each row's key and value at its position, then attends to all that the pool's bias shows of its tiles."""
+    """Stores each row's key and value at its position, then attends to all that its windows show of its tiles."""
+    if pool.is_plain and pool.head_dim % 8 == 0 and (kernels := compiled_kernels()) is not None:
+        return _decode_by_rows(kernels, pool, placement, positions)
+    return _decode_by_tiles(pool, placement, positions)
+
+
+def _decode_by_rows(kernels: CompiledKernels, pool: TilePool, placement: Placement, positions: Sequence[int]) -> Attend:
+    last = torch.tensor(positions)
+    firsts = {
+        window: (last - (window - 1)).clamp_(min=0) if window is not None else torch.zeros_like(last)
+        for window in set(pool.windows)
+    }
+
+    def attend(layer: int, q: Tensor, k: Tensor, v: Tensor) -> Tensor:
+        first = firsts[pool.windows[layer]]
+        out = kernels.attend(q, k, v, pool.keys(layer), pool.values(layer), placement.table, first, last)
+        return out.to(q.dtype)
+
+    return attend
+
+
+def _decode_by_tiles(pool: TilePool, placement: Placement, positions: Sequence[int]) -> Attend:
     last = [own[position // TILE] for own, position in zip(placement.tiles, positions, strict=True)]
     last_tile = torch.tensor(last, device=pool.device)
     offset = torch.tensor([position % TILE for position in positions], device=pool.device)
     pool.show_next(last_tile, offset)
-    num_kv_heads, head_dim, num_tiles = pool.num_kv_heads, pool.head_dim, len(placement.owner)
+    num_rows, num_kv_heads, head_dim, num_tiles = len(positions), pool.num_kv_heads, pool.head_dim, len(placement.owner)
     heads = torch.arange(num_kv_heads, device=pool.device)
     slots = ((last_tile[:, None] * num_kv_heads + heads) * TILE + offset[:, None]).reshape(-1)
     biases = {
@@ -65,29 +102,28 @@ def decode_attend(pool: TilePool, placement: Placement, positions: Sequence[int]
         keys, values = pool.keys(layer), pool.values(layer)
         keys.view(-1, head_dim).index_copy_(0, slots, k.reshape(-1, head_dim).to(keys.dtype))
         values.view(-1, head_dim).index_copy_(0, slots, v.reshape(-1, head_dim).to(values.dtype))
-        grouped = q.reshape(len(positions), num_kv_heads, -1, head_dim).to(keys.dtype) * head_dim**-0.5
-        group = grouped.shape[2]
-        queries = grouped.index_select(0, placement.owner).view(-1, group, head_dim)
+        queries = q.reshape(num_rows, -1).to(keys.dtype).mul(head_dim**-0.5).index_select(0, placement.owner)
         scores = torch.baddbmm(
-            biases[pool.windows[layer]], queries, keys[:num_tiles].reshape(-1, TILE, head_dim).transpose(1, 2)
+            biases[pool.windows[layer]],
+            queries.view(num_tiles * num_kv_heads, -1, head_dim),
+            keys[:num_tiles].view(-1, TILE, head_dim).transpose(1, 2),
         )
-        out = _over_tiles(scores, values[:num_tiles].reshape(-1, TILE, head_dim), placement, num_kv_heads)
-        return out.reshape(len(positions), -1).to(q.dtype)
+        out = _over_tiles(scores, values[:num_tiles].view(-1, TILE, head_dim), placement, num_kv_heads)
+        return out.view(num_rows, -1).to(q.dtype)
 
     return attend
 
 
 def _over_tiles(scores: Tensor, values: Tensor, placement: Placement, num_kv_heads: int) -> Tensor:
     """Softmax of scores (N * Hkv, G, TILE) over all tiles of a row, times values: (R, Hkv, G, D)."""
-    group = scores.shape[1]
-    by_tile = (-1, num_kv_heads, group, 1)
-    peaks = scores.amax(dim=-1).view(by_tile)
-    row_peaks = peaks[placement.table].amax(dim=1)
-    weights = scores.sub_(row_peaks.index_select(0, placement.owner).view(-1, group, 1)).exp_()
-    mass = weights.sum(dim=-1).view(by_tile)
-    mixed = torch.bmm(weights.to(values.dtype), values).view(-1, num_kv_heads, group, values.shape[-1])
-    total = (mixed[placement.table] * placement.alive).sum(dim=1)
-    return total / (mass[placement.table] * placement.alive).sum(dim=1)
+    group, head_dim = scores.shape[1], values.shape[2]
+    by_tile = (-1, num_kv_heads * group)
+    peaks = scores.amax(dim=-1).view(by_tile)[placement.table].amax(dim=1)
+    weights = scores.sub_(peaks.index_select(0, placement.owner).view(-1, group, 1)).clamp_(min=LEAST).exp_()
+    weights[EMPTY * num_kv_heads : (EMPTY + 1) * num_kv_heads] = 0.0  # whatever the row whose query it met
+    mass = weights.sum(dim=-1).view(by_tile)[placement.table].sum(dim=1)
+    mixed = torch.bmm(weights.to(values.dtype), values).view(-1, num_kv_heads * group, head_dim)
+    return mixed[placement.table].sum(dim=1).div_(mass[:, :, None])
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -1,7 +1,7 @@
 """Continuous batched decoding: rows leave when they are done, and waiting requests take their places.
 
 A row's tokens and logprobs are those of its solo run, to the bit: linear layers always see a multiple of 16 rows
-(below about a dozen, CPU kernels change their order of summation), attention works in fixed shapes
+(below about a dozen, general CPU kernels change their order of summation), attention works in fixed shapes
 (`cached_attention`), and each row chooses with its own settings. A beginning that another prompt shares is computed
 once.
 """
@@ -13,8 +13,9 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from llm.models.products import full_precision
-from llm.scoring.cached_attention import Placement, decode_attend, pack_attend, place
+from llm.models.decoder import DecoderModel
+from llm.models.products import few_rows, full_precision, weights_for_few_rows
+from llm.scoring.cached_attention import Attend, Placement, decode_attend, one_after_another, pack_attend, place
 from llm.scoring.prompt_packs import PromptPack
 from llm.scoring.requests import Generation, GenerationRequest
 from llm.scoring.rows import GenerationError, Row, common_length
@@ -23,7 +24,9 @@ from llm.scoring.stops import Vocabulary
 from llm.scoring.tiles import TILE, TilePool, tiles_for
 
 ROWS = 16
-"""Linear layers see a multiple of this many rows."""
+"""Linear layers see a multiple of this many rows …"""
+ANY_ROWS = 4
+"""… or of this many, where every product's rows keep their bits in any number."""
 PACK_TOKENS = 2048
 """Prompt tokens computed at a time, at most."""
 
@@ -63,6 +66,8 @@ class DecodingBatch:
         self._group = model.config.num_attention_heads // model.config.num_key_value_heads
         missing = vocabulary.undecodable(model.config.vocab_size, getattr(model, "num_decodable", None))
         self._width = getattr(model.config, "intermediate_size", 4 * model.config.hidden_size)
+        packed = weights_for_few_rows(model) if isinstance(model, DecoderModel) else None
+        self._multiple = ANY_ROWS if packed is not None and packed.any_rows else ROWS
         self._undecodable = None if missing is None else torch.from_numpy(missing).to(model.device)
 
     @property
@@ -87,11 +92,12 @@ class DecodingBatch:
     def step(self) -> Finished:
         """Let waiting requests in, then choose one token for every row; what finished, by ticket."""
         finished: Finished = []
+        running = list(self._rows)
         entering = self._enter(finished)
-        if entering:
-            self._take(entering, self._read_prompts(entering), finished)
         if self._rows:
-            self._take(list(self._rows), self._decode(), finished)
+            with few_rows(self._model):
+                logits = self._advance(running, entering)
+            self._take([*running, *entering], logits, finished)
         return finished
 
     def _enter(self, finished: Finished) -> list[Row]:
@@ -109,50 +115,29 @@ class DecodingBatch:
             entering.append(self._waiting.popleft())
         if entering:
             self._pool.reserve(reserved + (len(self._leftover.tiles) if self._leftover else 0))
-            self._placement = None
         for row in entering:
             row.tiles = self._pool.take(tiles_for(len(row.prompt)))
         self._rows += entering
         return entering
 
-    def _read_prompts(self, entering: Sequence[Row]) -> Tensor:
-        """Logits (at least R, V) after each entering row's prompt."""
+    def _advance(self, running: Sequence[Row], entering: Sequence[Row]) -> Tensor:
+        """Logits (R, V) after each running row's latest token and each entering row's prompt.
+
+        The last prompts share their pass with the running rows: few rows multiply badly.
+        """
         todo = deque(entering)
         hidden: dict[int, Tensor] = {}
+        pack = self._next_pack(todo)
         while todo:
+            hidden |= self._compute(pack, ())
             pack = self._next_pack(todo)
-            hidden.update(self._compute(pack))
-            for row, segment in zip(pack.rows, pack.segments, strict=True):
-                row.num_cached = segment.stop
+        hidden |= self._compute(pack, running)
         for row in entering:
             self._pool.show(row.tiles, row.num_cached)
-        self._forget_leftover()
-        return self._project(torch.stack([hidden[row.ticket] for row in entering]))
-
-    def _compute(self, pack: PromptPack) -> dict[int, Tensor]:
-        """Hidden states (H,) of the prompts' last tokens, by ticket.
-
-        A hidden key that is not a number spoils the tokens before it in its tile all the same, also for a prompt that
-        only shares those; so when anything is not finite, each prompt is computed by itself and is no one's source.
-        """
-        attend = pack_attend(self._pool, pack.segments, group=self._group)
-        states = self._run(pack.ids, pack.positions, attend)
-        if not bool(torch.isfinite(states).all()):
-            for row in pack.rows:
-                row.is_sound = False
-            if len(pack.rows) > 1:
-                found: dict[int, Tensor] = {}
-                for row, segment in zip(pack.rows, pack.segments, strict=True):
-                    row.is_sound = True
-                    found |= self._compute(self._pack_alone(row, segment.stop))
-                return found
-        return {row.ticket: states[index] for row, index in pack.last_tokens()}
-
-    def _pack_alone(self, row: Row, stop: int) -> PromptPack:
-        pack = PromptPack(size=stop - row.num_cached)
-        pack.add(row)
-        pack.pad(self._steady(len(pack.ids)))
-        return pack
+        if entering:
+            self._forget_leftover()
+            self._placement = None
+        return self._project(torch.stack([hidden[row.ticket] for row in (*running, *entering)]))
 
     def _next_pack(self, todo: deque[Row]) -> PromptPack:
         pack = PromptPack(size=PACK_TOKENS)
@@ -162,8 +147,51 @@ class DecodingBatch:
                 self._copy_beginning(row)
             if pack.add(row):
                 todo.popleft()
-        pack.pad(self._steady(len(pack.ids)))
         return pack
+
+    def _compute(self, pack: PromptPack, running: Sequence[Row]) -> dict[int, Tensor]:
+        """Hidden states (H,) of the prompts' last tokens and of the running rows' latest, by ticket.
+
+        A hidden key that is not a number spoils the tokens before it in its tile all the same, also for a prompt that
+        only shares those; so when anything is not finite, each prompt is computed by itself and is no one's source.
+        """
+        num_prompt = len(pack.ids)
+        states = self._pass(pack, running)
+        found = {row.ticket: states[num_prompt + index] for index, row in enumerate(running)}
+        for row in running:
+            row.num_cached += 1
+        if not bool(torch.isfinite(states[:num_prompt]).all()):
+            for row in pack.rows:
+                row.is_sound = False
+            if len(pack.rows) > 1:
+                return found | self._compute_one_by_one(pack)
+        for row, segment in zip(pack.rows, pack.segments, strict=True):
+            row.num_cached = segment.stop
+        return found | {row.ticket: states[index] for row, index in pack.last_tokens()}
+
+    def _compute_one_by_one(self, pack: PromptPack) -> dict[int, Tensor]:
+        found: dict[int, Tensor] = {}
+        for row, segment in zip(pack.rows, pack.segments, strict=True):
+            row.is_sound = True
+            alone = PromptPack(size=segment.stop - row.num_cached)
+            alone.add(row)
+            found |= self._compute(alone, ())
+        return found
+
+    def _pass(self, pack: PromptPack, running: Sequence[Row]) -> Tensor:
+        """Hidden states of the pack's tokens, of one more token of each running row, and of some that fill up."""
+        attends = [(len(pack.ids), pack_attend(self._pool, pack.segments, group=self._group))] if pack.rows else []
+        if running:
+            attends.append((len(running), self._decode_attend(running)))
+        padding = self._steady(len(pack.ids) + len(running)) - len(pack.ids) - len(running)
+        ids = [*pack.ids, *(row.last_token for row in running), *[0] * padding]
+        positions = [*pack.positions, *(row.num_cached for row in running), *[0] * padding]
+        device = self._pool.device
+        states = self._model.hidden_states(
+            torch.tensor(ids, device=device), torch.tensor(positions, device=device), one_after_another(attends)
+        )
+        assert isinstance(states, Tensor)
+        return states
 
     def _copy_beginning(self, row: Row) -> None:
         """Copy the keys and values of the longest beginning that another row's prompt has in the pool already.
@@ -180,38 +208,23 @@ class DecodingBatch:
             count = tiles_for(row.num_cached)
             self._pool.copy(source.tiles[:count], row.tiles[:count])
 
-    def _decode(self) -> Tensor:
-        """Logits (R, V) after each row's latest token."""
-        rows = self._rows
-        for row in rows:
+    def _decode_attend(self, running: Sequence[Row]) -> Attend:
+        """Attention of the running rows' next positions, for which they get a tile where they need one."""
+        for row in running:
             if row.num_cached == len(row.tiles) * TILE:
                 row.tiles += self._pool.take(1)
                 self._placement = None
             self._pool.move_windows(row.tiles, row.num_cached)
-        padding = self._steady(len(rows)) - len(rows)
         if self._placement is None:
-            self._placement = place([*(row.tiles for row in rows), *[[0]] * padding], self._pool.device)
-        positions = [row.num_cached for row in rows] + [0] * padding
-        attend = decode_attend(self._pool, self._placement, positions)
-        hidden = self._run([row.last_token for row in rows] + [0] * padding, positions, attend)
-        for row in rows:
-            row.num_cached += 1
-        return self._project(hidden)[: len(rows)]
-
-    def _run(self, ids: Sequence[int], positions: Sequence[int], attend: Any) -> Tensor:
-        device = self._pool.device
-        hidden = self._model.hidden_states(
-            torch.tensor(ids, device=device), torch.tensor(positions, device=device), attend
-        )
-        assert isinstance(hidden, Tensor)
-        return hidden
+            self._placement = place([row.tiles for row in running], self._pool.device)
+        return decode_attend(self._pool, self._placement, [row.num_cached for row in running])
 
     def _steady(self, num_rows: int) -> int:
-        return steady_rows(num_rows, self._width, torch.get_num_threads())
+        return steady_rows(num_rows, self._width, torch.get_num_threads(), self._multiple)
 
     def _project(self, hidden: Tensor) -> Tensor:
         """Logits of hidden (R, H), and of the zero rows that fill up the shape."""
-        logits = self._model.project(torch.nn.functional.pad(hidden, (0, 0, 0, -hidden.shape[0] % ROWS)))
+        logits = self._model.project(torch.nn.functional.pad(hidden, (0, 0, 0, -hidden.shape[0] % self._multiple)))
         assert isinstance(logits, Tensor)
         return logits
 
@@ -243,16 +256,16 @@ class DecodingBatch:
             self._leftover = None
 
 
-def steady_rows(num_rows: int, width: int, num_threads: int) -> int:
+def steady_rows(num_rows: int, width: int, num_threads: int, multiple: int = ROWS) -> int:
     """The next number of rows at which a row's bits depend on nothing but itself.
 
-    Products need ROWS at least. An element-wise step over rows of `width` is cut into equal shares, one a thread and
-    none below torch's grain of 32768 elements; a cut inside a row would change which of its elements go through the
-    scalar end of a vector loop, so the shares must be whole rows.
+    Products need a multiple of `multiple`. An element-wise step over rows of `width` is cut into equal shares, one a
+    thread and none below torch's grain of 32768 elements; a cut inside a row would change which of its elements go
+    through the scalar end of a vector loop, so the shares must be whole rows.
     """
-    rows = num_rows + -num_rows % ROWS
+    rows = num_rows + -num_rows % multiple
     while rows % min(num_threads, -(-rows * width // 32768)):
-        rows += ROWS
+        rows += multiple
     return rows
 
 

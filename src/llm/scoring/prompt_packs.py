@@ -36,12 +36,6 @@ class PromptPack:
         self.rows.append(row)
         return stop == len(row.prompt)
 
-    def pad(self, num_tokens: int) -> None:
-        """Fill up to that many tokens with some that nobody reads."""
-        missing = num_tokens - len(self.ids)
-        self.ids += [0] * missing
-        self.positions += [0] * missing
-
     def last_tokens(self) -> Sequence[tuple[Row, int]]:
         """(row, flat index of its prompt's last token) for the rows whose prompt ends in this pack."""
         pairs = zip(self.rows, self.segments, strict=True)

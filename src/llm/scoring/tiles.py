@@ -12,6 +12,8 @@ import torch
 from torch import Tensor
 
 TILE = 64
+EMPTY = 0
+"""The number of the tile that is always hidden: adding it to a sequence changes nothing, to the bit."""
 HIDDEN = -1e30
 """Added to the score of a key that must not be seen. Finite, so that a wholly hidden tile gives weight 0, not NaN."""
 
@@ -22,7 +24,7 @@ def tiles_for(num_tokens: int) -> int:
 
 
 class TilePool:
-    """A growing pool of key/value tiles. Tile 0 is nobody's: rows that only fill up a shape write to it.
+    """A growing pool of key/value tiles. The first, EMPTY, is nobody's.
 
     Args:
         windows: each layer's sliding window (positions that a token sees, itself included), None where it sees all.
@@ -46,12 +48,16 @@ class TilePool:
         self._kinds = list(dict.fromkeys(windows))
         self._store = torch.zeros(len(windows), 2, 1, num_kv_heads, TILE, head_dim, dtype=dtype, device=device)
         self._bias = torch.full((len(self._kinds), 1, TILE), HIDDEN, device=device)
-        self._bias[:, 0, 0] = 0.0
         self._free: list[int] = []
 
     @property
     def device(self) -> torch.device:
         return self._bias.device
+
+    @property
+    def is_plain(self) -> bool:
+        """Whether the tiles are float32 in the machine's own memory."""
+        return self._store.dtype == torch.float32 and self._store.device.type == "cpu"
 
     @property
     def bytes_per_tile(self) -> int:

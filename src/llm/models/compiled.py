@@ -1,0 +1,183 @@
+"""The project's own kernels for decoding, compiled for this machine from C when they are first wanted.
+
+`few_rows.c` multiplies a few rows by a packed weight; `one_query.c` attends from one position of each row to its cache.
+
+It takes a C compiler (`$CC`, cc, gcc or clang) and a second; nothing is left on disk. Without one, where threads cannot
+be shared with torch, or with HARNESS_BRIDGE_COMPILE=0, there are none, and torch's serve.
+"""
+
+import ctypes
+import os
+import shutil
+import subprocess
+import sys
+import tempfile
+from dataclasses import dataclass
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor
+
+WIDTH = 16
+_SOURCES = tuple(str(Path(__file__).with_name(name)) for name in ("few_rows.c", "one_query.c"))
+_FLAGS = ("-O3", "-march=native", "-ffp-contract=fast", "-shared", "-fPIC")
+_SECONDS = 60
+
+
+@dataclass(frozen=True, kw_only=True)
+class PackedMatrix:
+    """A weight (out, in) as `few_rows.c` reads it: panels (ceil(out / 16), in, 16)."""
+
+    panels: Tensor
+    num_out: int
+
+
+@dataclass(frozen=True, kw_only=True)
+class CompiledKernels:
+    """The compiled functions, and torch's own threads for them."""
+
+    functions: Any
+    parallel: Any
+    thread_number: Any
+
+    def pack(self, weight: Tensor) -> PackedMatrix:
+        """A copy of a weight (out, in), float32 whatever it was."""
+        wide = weight.detach().float().contiguous()
+        num_out, num_in = wide.shape
+        panels = torch.empty(-(-num_out // WIDTH), num_in, WIDTH)
+        self.functions.pack(wide.data_ptr(), panels.data_ptr(), num_in, num_out)
+        return PackedMatrix(panels=panels, num_out=num_out)
+
+    def multiply(self, x: Tensor, weight: PackedMatrix, bias: Tensor | None) -> Tensor:
+        """`x @ weight.T + bias`, float32, for x (T, in); a row's bits depend on the row alone."""
+        x = x.contiguous()
+        out = torch.empty(x.shape[0], weight.num_out)
+        failed = self.functions.multiply(
+            x.data_ptr(),
+            weight.panels.data_ptr(),
+            None if bias is None else bias.data_ptr(),
+            out.data_ptr(),
+            x.shape[0],
+            x.shape[1],
+            weight.num_out,
+            torch.get_num_threads(),
+            self.parallel,
+            self.thread_number,
+        )
+        if failed:
+            raise MemoryError("no memory for the inputs of a product")
+        return out
+
+    def attend(
+        self, q: Tensor, k: Tensor, v: Tensor, keys: Tensor, values: Tensor, table: Tensor, first: Tensor, last: Tensor
+    ) -> Tensor:
+        """Store k and v (R, Hkv, D) at each row's position `last`, then attend from q (R, Hq, D) to `first` … `last`.
+
+        Args:
+            keys, values: (N, Hkv, positions, D) tiles, float32 and contiguous; D is a multiple of 8.
+            table: (R, W) each row's tiles in order; `first` and `last` are (R,); all int64.
+
+        Returns:
+            (R, Hq * D) float32; a row's bits depend on the row alone.
+        """
+        q, k, v = (_by_rows(x) for x in (q, k, v))
+        num_rows, num_kv_heads, head_dim = k.shape
+        out = torch.empty(num_rows, q.shape[1] * head_dim)
+        failed = self.functions.attend(
+            *(x.data_ptr() for x in (q, k, v, keys, values, out, table, first, last)),
+            *(num_rows, num_kv_heads, q.shape[1] // num_kv_heads, head_dim, keys.shape[2], table.shape[1]),
+            *(q.stride(0), k.stride(0), v.stride(0)),
+            torch.get_num_threads(),
+            self.parallel,
+            self.thread_number,
+        )
+        if failed:
+            raise MemoryError("no memory for the scores of a decoding step")
+        return out
+
+
+def _by_rows(x: Tensor) -> Tensor:
+    """x (R, H, D) in float32 with each row in one piece."""
+    x = x.float()
+    return x if x.stride()[1:] == (x.shape[2], 1) else x.contiguous()
+
+
+@cache
+def compiled_kernels() -> CompiledKernels | None:
+    """The compiled kernels, if they can be had and give right answers here; tried once a process."""
+    compiler = next(filter(None, map(shutil.which, (os.environ.get("CC", "cc"), "gcc", "clang"))), None)
+    threads = _torch_threads()
+    if compiler is None or threads is None or os.environ.get("HARNESS_BRIDGE_COMPILE") == "0":
+        return None
+    try:
+        functions = _load(compiler)
+    except (OSError, subprocess.SubprocessError):
+        return None
+    found = CompiledKernels(functions=functions, parallel=threads[0], thread_number=threads[1])
+    return found if _multiplies_right(found) and _attends_right(found) else None
+
+
+def _load(compiler: str) -> ctypes.CDLL:
+    with tempfile.TemporaryDirectory() as folder:
+        target = Path(folder) / "kernels.so"
+        command = [compiler, *_FLAGS, *_SOURCES, "-o", str(target)]
+        subprocess.run(command, check=True, capture_output=True, timeout=_SECONDS)
+        functions = ctypes.CDLL(str(target))
+    pointer, size = ctypes.c_void_p, ctypes.c_long
+    functions.pack.argtypes = [pointer, pointer, size, size]
+    functions.pack.restype = None
+    functions.multiply.argtypes = [pointer] * 4 + [size] * 3 + [ctypes.c_int, pointer, pointer]
+    functions.multiply.restype = ctypes.c_int
+    functions.attend.argtypes = [pointer] * 9 + [size] * 9 + [ctypes.c_int, pointer, pointer]
+    functions.attend.restype = ctypes.c_int
+    return functions
+
+
+def _torch_threads() -> tuple[Any, Any] | None:
+    """(GOMP_parallel, omp_get_thread_num) of the OpenMP library that torch has loaded.
+
+    Another copy's threads would wait for work on the same cores.
+    """
+    if not sys.platform.startswith("linux"):
+        return None
+    try:
+        lines = Path("/proc/self/maps").read_text(encoding="utf-8", errors="replace").splitlines()
+        home = Path(torch.__file__).resolve().parent
+        paths = {Path(line.split(maxsplit=5)[-1]).resolve() for line in lines if "libgomp" in line or "libiomp" in line}
+        library = ctypes.CDLL(str(next(path for path in paths if path.is_relative_to(home))))
+        found = (library.GOMP_parallel, library.omp_get_thread_num)
+    except (OSError, StopIteration, AttributeError):
+        return None
+    return ctypes.cast(found[0], ctypes.c_void_p), ctypes.cast(found[1], ctypes.c_void_p)
+
+
+def _multiplies_right(kernels: CompiledKernels) -> bool:
+    """Against torch, and each row alone to the bit."""
+    generator = torch.Generator().manual_seed(0)
+    x, weight, bias = (torch.randn(shape, generator=generator) for shape in ((13, 200), (37, 200), (37,)))
+    packed = kernels.pack(weight)
+    out = kernels.multiply(x, packed, bias)
+    alone = torch.cat([kernels.multiply(row[None], packed, bias) for row in x])
+    return torch.allclose(out, x @ weight.T + bias, atol=1e-4) and torch.equal(out, alone)
+
+
+def _attends_right(kernels: CompiledKernels) -> bool:
+    """Against torch, for rows of two tiles and unlike lengths."""
+    generator = torch.Generator().manual_seed(0)
+    keys, values, new_k, new_v = (torch.randn(2, 4, 2, 16, 24, generator=generator) for _ in range(4))
+    q, k, v = torch.randn(2, 6, 24, generator=generator), new_k[0, :2, :, 0], new_v[0, :2, :, 0]
+    table, first, last = torch.tensor([[0, 2], [3, 1]]), torch.tensor([0, 5]), torch.tensor([7, 29])
+    out = kernels.attend(q, k, v, keys[0], values[0], table, first, last)
+    wanted = []
+    for row in range(2):
+        seen = slice(int(first[row]), int(last[row]) + 1)
+        own_keys, own_values = (torch.cat(list(x[0][table[row]]), dim=1)[:, seen] for x in (keys, values))
+        if not (torch.equal(own_keys[:, -1], k[row]) and torch.equal(own_values[:, -1], v[row])):
+            return False
+        mixed = torch.nn.functional.scaled_dot_product_attention(
+            q[row].view(2, 3, 24)[None], own_keys[None], own_values[None]
+        )
+        wanted.append(mixed.reshape(-1))
+    return torch.allclose(out, torch.stack(wanted), atol=1e-5)

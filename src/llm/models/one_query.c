@@ -1,0 +1,131 @@
+/* Attention of one query position of each row over its own keys and values, which lie in tiles of `tile` positions.
+ *
+ * A row's sums run over its own positions in ascending order, whatever the other rows and the number of threads: bits
+ * depend on the row alone. Float32; head_dim is a multiple of 8.
+ */
+#include <stdlib.h>
+#include <string.h>
+
+typedef float vec __attribute__((vector_size(32)));
+typedef int ivec __attribute__((vector_size(32)));
+typedef void (*Parallel)(void (*)(void *), void *, unsigned, unsigned);
+
+typedef struct {
+    const float *q, *k, *v;  /* q (rows, kv_heads * group, head_dim); k, v (rows, kv_heads, head_dim), the new position's */
+    float *keys, *values;    /* (tiles, kv_heads, tile, head_dim) */
+    float *out;              /* as q */
+    const long *table;       /* (rows, width): each row's tiles in order of position */
+    const long *first, *last; /* (rows): the positions it sees; the last one is the new one */
+    long rows, kv_heads, group, head_dim, tile, width;
+    long q_stride, k_stride, v_stride; /* floats from row to row */
+    int threads, failed;
+    int (*thread_number)(void);
+} Job;
+
+static inline vec load(const float *p) { vec v; memcpy(&v, p, sizeof v); return v; }
+static inline void store(float *p, vec v) { memcpy(p, &v, sizeof v); }
+static inline vec all(float s) { return (vec){s, s, s, s, s, s, s, s}; }
+static inline float total(vec v) { return ((v[0] + v[4]) + (v[2] + v[6])) + ((v[1] + v[5]) + (v[3] + v[7])); }
+
+/* e^x for x <= 0, no less than e^-87: by 2^n e^r with |r| <= ln(2) / 2 and the series of e^r. */
+static inline vec power(vec x)
+{
+    const vec magic = all(12582912.0f);
+    x = (vec)(((ivec)all(-87.0f) & (x < all(-87.0f))) | ((ivec)x & ~(x < all(-87.0f))));
+    vec n = x * all(1.44269504f) + magic;
+    ivec exponent = ((ivec)n << 23) + (127 << 23);
+    n -= magic;
+    vec r = x - n * all(0.693359375f);
+    r += n * all(2.12194440e-4f);
+    vec p = all(1.0f / 5040);
+    p = p * r + all(1.0f / 720);
+    p = p * r + all(1.0f / 120);
+    p = p * r + all(1.0f / 24);
+    p = p * r + all(1.0f / 6);
+    p = p * r + all(0.5f);
+    p = p * r + all(1.0f);
+    p = p * r + all(1.0f);
+    return p * (vec)exponent;
+}
+
+/* One row and key/value head; room holds the scores of one query head. */
+static inline __attribute__((always_inline)) void attend_head(const Job *j, long row, long head, const long dim, float *room)
+{
+    long n = j->last[row] - j->first[row] + 1, padded = (n + 7) / 8 * 8;
+    const long *tiles = j->table + row * j->width;
+    long to = ((tiles[j->last[row] / j->tile] * j->kv_heads + head) * j->tile + j->last[row] % j->tile) * dim;
+    memcpy(j->keys + to, j->k + row * j->k_stride + head * dim, (size_t)dim * sizeof(float));
+    memcpy(j->values + to, j->v + row * j->v_stride + head * dim, (size_t)dim * sizeof(float));
+    float scale = 1.0f / __builtin_sqrtf((float)dim);
+    for (long g = 0; g < j->group; g++) {
+        const float *q = j->q + row * j->q_stride + (head * j->group + g) * dim;
+        float *out = j->out + ((row * j->kv_heads + head) * j->group + g) * dim, peak = -3.4e38f;
+        for (long i = 0; i < n; i++) {
+            long position = j->first[row] + i;
+            const float *key = j->keys + ((tiles[position / j->tile] * j->kv_heads + head) * j->tile + position % j->tile) * dim;
+            vec a = all(0), b = all(0);
+            for (long d = 0; d + 8 < dim; d += 16) { a += load(q + d) * load(key + d); b += load(q + d + 8) * load(key + d + 8); }
+            if (dim % 16) a += load(q + dim - 8) * load(key + dim - 8);
+            room[i] = total(a + b) * scale;
+            peak = room[i] > peak ? room[i] : peak;
+        }
+        for (long i = n; i < padded; i++) room[i] = -3.4e38f;
+        vec mass = all(0);
+        for (long i = 0; i < padded; i += 8) {
+            vec w = power(load(room + i) - all(peak));
+            store(room + i, w);
+            if (i + 8 <= n) mass += w;
+        }
+        float sum = total(mass);
+        for (long i = n / 8 * 8; i < n; i++) sum += room[i];
+        for (long from = 0; from < dim; from += 64) {
+            vec a[8] = {all(0), all(0), all(0), all(0), all(0), all(0), all(0), all(0)};
+            const long parts = dim - from < 64 ? (dim - from) / 8 : 8;
+            for (long i = 0; i < n; i++) {
+                long position = j->first[row] + i;
+                const float *value = j->values + ((tiles[position / j->tile] * j->kv_heads + head) * j->tile + position % j->tile) * dim + from;
+                vec w = all(room[i]);
+                if (parts == 8) {
+#pragma GCC unroll 8
+                    for (int p = 0; p < 8; p++) a[p] += w * load(value + 8 * p);
+                } else {
+                    for (int p = 0; p < parts; p++) a[p] += w * load(value + 8 * p);
+                }
+            }
+            for (int p = 0; p < parts; p++) store(out + from + 8 * p, a[p] / all(sum));
+        }
+    }
+}
+
+static void work(void *argument)
+{
+    Job *j = argument;
+    long items = j->rows * j->kv_heads, me = j->thread_number ? j->thread_number() : 0, longest = 0;
+    for (long r = 0; r < j->rows; r++)
+        longest = j->last[r] - j->first[r] + 1 > longest ? j->last[r] - j->first[r] + 1 : longest;
+    float *room = malloc((size_t)(longest + 8) * sizeof *room);
+    if (!room) { j->failed = 1; return; }
+    for (long i = items * me / j->threads; i < items * (me + 1) / j->threads; i++) {
+        if (j->head_dim == 64) attend_head(j, i / j->kv_heads, i % j->kv_heads, 64, room);
+        else if (j->head_dim == 128) attend_head(j, i / j->kv_heads, i % j->kv_heads, 128, room);
+        else attend_head(j, i / j->kv_heads, i % j->kv_heads, j->head_dim, room);
+    }
+    free(room);
+}
+
+/* 0 if done, 1 if memory ran out. `parallel` runs a function in that many threads, as GOMP_parallel does. */
+int attend(const float *q, const float *k, const float *v, float *keys, float *values, float *out, const long *table,
+           const long *first, const long *last, long rows, long kv_heads, long group, long head_dim, long tile, long width,
+           long q_stride, long k_stride, long v_stride, int threads, Parallel parallel, int (*thread_number)(void))
+{
+    Job job = {q, k, v, keys, values, out, table, first, last, rows, kv_heads, group, head_dim, tile, width,
+               q_stride, k_stride, v_stride, threads, 0, thread_number};
+    if (threads > 1 && parallel) {
+        parallel(work, &job, (unsigned)threads, 0);
+    } else {
+        job.threads = 1;
+        job.thread_number = 0;
+        work(&job);
+    }
+    return job.failed;
+}

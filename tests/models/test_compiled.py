@@ -1,0 +1,104 @@
+"""The compiled kernels: right answers, bits that depend on a row alone, and torch where there is no compiler."""
+
+import os
+import subprocess
+import sys
+
+import pytest
+import torch
+from torch.nn.functional import linear as torch_linear
+
+from llm.models.compiled import compiled_kernels
+from llm.models.decoder import DecoderModel
+from llm.models.products import few_rows, linear, weights_for_few_rows
+
+kernels = compiled_kernels()
+needs_compiler = pytest.mark.skipif(kernels is None, reason="no C compiler, or not Linux: torch's kernels serve")
+
+
+def random(*shape: int, seed: int = 0) -> torch.Tensor:
+    return torch.randn(*shape, generator=torch.Generator().manual_seed(seed))
+
+
+@needs_compiler
+@pytest.mark.parametrize(("num_in", "num_out"), [(576, 960), (1536, 576), (130, 37), (1, 1), (7, 16)])
+@pytest.mark.parametrize("with_bias", [True, False])
+def test_products_are_those_of_float64_to_rounding(num_in, num_out, with_bias):
+    x, weight = random(33, num_in), random(num_out, num_in, seed=1)
+    bias = random(num_out, seed=2) if with_bias else None
+    wanted = torch_linear(x.double(), weight.double(), None if bias is None else bias.double())
+    found = kernels.multiply(x, kernels.pack(weight), bias)
+    assert (found - wanted).abs().max() < 2e-6 * num_in**0.5 * max(1.0, wanted.abs().max())
+
+
+@needs_compiler
+@pytest.mark.parametrize("num_threads", [1, 2, 3])
+def test_p10_a_row_is_the_same_in_any_number_of_rows(num_threads):
+    x, packed = random(203, 300), kernels.pack(random(100, 300, seed=1))
+    before = torch.get_num_threads()
+    wanted = kernels.multiply(x, packed, None)
+    torch.set_num_threads(num_threads)
+    try:
+        for rows in (*range(1, 30), 96, 97, 150, 203):
+            assert torch.equal(kernels.multiply(x[:rows], packed, None), wanted[:rows])
+        assert torch.equal(kernels.multiply(x.flip(0), packed, None), wanted.flip(0))
+    finally:
+        torch.set_num_threads(before)
+
+
+@needs_compiler
+@pytest.mark.parametrize(("head_dim", "window"), [(64, None), (64, 40), (128, None), (24, 5), (80, None), (8, 1)])
+def test_attention_of_one_position_is_softmax_over_what_it_sees(head_dim, window):
+    lengths, tile, kv_heads, group = [1, 9, 64, 65, 130, 191], 64, 2, 3
+    keys, values = random(20, kv_heads, tile, head_dim), random(20, kv_heads, tile, head_dim, seed=1)
+    q = random(6, kv_heads * group, head_dim, seed=2)
+    k, v = random(6, kv_heads, head_dim, seed=3), random(6, kv_heads, head_dim, seed=4)
+    table = torch.randperm(18, generator=torch.Generator().manual_seed(5)).add_(1).view(6, 3)
+    last = torch.tensor(lengths) - 1
+    first = torch.zeros_like(last) if window is None else (last - window + 1).clamp(min=0)
+    found = kernels.attend(q, k, v, keys, values, table, first, last)
+    for row in range(6):
+        seen = slice(int(first[row]), lengths[row])
+        own_keys, own_values = (torch.cat(list(x[table[row]]), dim=1)[:, seen].double() for x in (keys, values))
+        assert torch.equal(own_keys[:, -1].float(), k[row])
+        weights = (q[row].view(kv_heads, group, -1).double() @ own_keys.transpose(1, 2) / head_dim**0.5).softmax(-1)
+        assert torch.allclose(found[row].double(), (weights @ own_values).reshape(-1), atol=2e-6)
+        alone = kernels.attend(
+            q[row, None], k[row, None], v[row, None], keys, values, table[row, None], first[row, None], last[row, None]
+        )
+        assert torch.equal(alone[0], found[row])
+
+
+@needs_compiler
+def test_attention_keeps_a_nan_and_extreme_scores():
+    keys, values = random(2, 1, 64, 8), random(2, 1, 64, 8, seed=1)
+    q, k, v = random(3, 2, 8, seed=2), random(3, 1, 8, seed=3), random(3, 1, 8, seed=4)
+    q[1] *= 1e4
+    q[2, 1, 3] = float("nan")
+    table, first, last = torch.tensor([[0], [1], [1]]), torch.zeros(3, dtype=torch.long), torch.tensor([40, 50, 50])
+    out = kernels.attend(q[:2], k[:2], v[:2], keys, values, table[:2], first[:2], last[:2])
+    assert out.isfinite().all()
+    out = kernels.attend(q[2:], k[2:], v[2:], keys, values, table[2:], first[2:], last[2:])
+    assert out[0, 8:].isnan().all()
+    assert out[0, :8].isfinite().all()
+
+
+def test_packed_weights_follow_a_weight_that_changes(default_model):
+    model, _ = default_model
+    copy = DecoderModel(model.config)
+    copy.load_state_dict(model.state_dict())
+    if weights_for_few_rows(copy) is None:
+        pytest.skip("no packed kernel is faster here")
+    weight, x = copy.layers[0].mlp.down_proj.weight, random(5, 1536)
+    with torch.no_grad(), few_rows(copy):
+        assert torch.allclose(linear(x, weight), torch_linear(x, weight), atol=1e-3)
+        weight.mul_(2)
+        assert torch.allclose(linear(x, weight), torch_linear(x, weight), atol=1e-3)
+        other = random(7, 1536)
+        assert torch.equal(linear(x, other), torch_linear(x, other))
+
+
+def test_without_a_compiler_there_are_none():
+    code = "from llm.models.compiled import compiled_kernels; assert compiled_kernels() is None"
+    for missing in ({"HARNESS_BRIDGE_COMPILE": "0"}, {"PATH": "", "CC": "no-such-compiler"}):
+        subprocess.run([sys.executable, "-c", code], check=True, timeout=300, env={**os.environ, **missing})
