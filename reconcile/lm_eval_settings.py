@@ -7,8 +7,8 @@ from typing import Any
 def lm_eval_settings(results: Mapping[str, Any], leaf: str) -> dict[str, str]:
     """Settings of a run by name, as text, those of a task by its sub-task `leaf`; what is not said is left out."""
     run, task = results.get("config", {}), results.get("configs", {}).get(leaf, {})
-    metadata = task.get("metadata") if isinstance(task.get("metadata"), Mapping) else {}
-    data = metadata.get("data") if isinstance(metadata.get("data"), Mapping) else {}
+    metadata = _mapping(task.get("metadata"))
+    data = _mapping(metadata.get("data"))
     version = results.get("lm_eval_version")
     generation = task.get("generation_kwargs") or {}
     named: dict[str, Any] = {
@@ -38,6 +38,10 @@ def lm_eval_settings(results: Mapping[str, Any], leaf: str) -> dict[str, str]:
     return {name: str(value) for name, value in named.items() if value is not None}
 
 
+def _mapping(value: Any) -> Mapping[str, Any]:
+    return value if isinstance(value, Mapping) else {}
+
+
 def _defined_by(results: Mapping[str, Any], leaf: str, metadata: Mapping[str, Any]) -> str:
     if metadata.get("stock") is False:
         return f"this project's rules in lm-eval's task {leaf} (not stock)"
@@ -49,11 +53,11 @@ def _fewshot_rows(
     results: Mapping[str, Any], leaf: str, task: Mapping[str, Any], metadata: Mapping[str, Any]
 ) -> str | None:
     """Which rows the shots are, as far as the log says."""
-    protocol = metadata.get("protocol") if isinstance(metadata.get("protocol"), Mapping) else {}
+    protocol = _mapping(metadata.get("protocol"))
     number = protocol.get("num_fewshot", results.get("n-shot", {}).get(leaf, task.get("num_fewshot")))
     if not number:
         return None if number is None else "none"
-    about = task.get("fewshot_config") if isinstance(task.get("fewshot_config"), Mapping) else {}
+    about = _mapping(task.get("fewshot_config"))
     split = (
         about.get("split") or task.get("fewshot_split") or task.get("training_split") or task.get("validation_split")
     )

@@ -61,7 +61,9 @@ def write_protocol_files(
     for name in written.tasks:
         with (folder / f"{name}.yaml").open("a", encoding="utf-8") as file:
             file.write("\n".join(lines) + "\n")
-    arguments = {"task": task, "data": source, "protocol": dict(protocol), "render": render, "num_fewshot": num_fewshot}
+    own = dict(protocol)
+    arguments: dict[str, Any] = {"task": task, "data": source, "protocol": own, "render": render}
+    arguments["num_fewshot"] = num_fewshot
     if names:
         arguments["chosen"] = list(names)
     text = _TEXT.format(
