@@ -5,8 +5,9 @@
 For a tiny random checkpoint of each architecture and for the default model, in float32: `loglikelihood`,
 `loglikelihood_rolling` and `generate_until` beside lm-eval's stock HFLM; chat prompts, generations and their
 log-probabilities beside Inspect's `hf` provider. `largest` is the largest difference in nats (of a page: its whole
-sum), `differ` counts other greedy flags, texts or prompts. The last two lines compare the default model's predictions
-on real items: `acc` and `acc_norm` picks of ARC-Easy, and of MMLU with five shots. Exits 1 if anything differs.
+sum), `outside` counts those above max(1e-3 nat, 1e-5 of the value), `differ` other greedy flags, texts or prompts. The
+last two lines compare the default model's predictions on real items: `acc` and `acc_norm` picks of ARC-Easy, and of
+MMLU with five shots. Exits 1 if anything differs or lies outside.
 """
 
 import argparse
@@ -27,18 +28,22 @@ from benchmarks.twins import ARCHITECTURES, make_twin
 
 DEFAULT = "smollm2-135m-instruct"
 SUBJECTS = ("abstract_algebra", "electrical_engineering", "high_school_psychology", "moral_disputes")
+ATOL, RTOL = 1e-3, 1e-5
 STOPS = (["\n"], ["e", "zz"], ["<|im_end|>"])
 
 
 @dataclass(frozen=True, kw_only=True)
 class Row:
-    """One verb of one model beside its peer: values compared, the largest difference in nats, and what differs."""
+    """One verb of one model beside its peer: values compared, the largest difference in nats, how many of them are too
+    large, and how many answers are other ones.
+    """
 
     model: str
     verb: str
     peer: str
     compared: int
     largest: float
+    outside: int
     differ: int
 
 
@@ -48,15 +53,15 @@ def main(argv: Sequence[str] | None = None) -> int:
     os.environ["TQDM_DISABLE"] = "1"
     logging.disable(logging.WARNING)  # the peers tell of every text they cut
     rows, started = [], time.perf_counter()
-    print(f"{'model':20} {'verb':22} {'peer':12} {'compared':>8} {'largest':>9} {'differ':>6}")
+    print(f"{'model':20} {'verb':22} {'peer':12} {'compared':>8} {'largest':>9} {'outside':>7} {'differ':>6}")
     for row in compare_all(options):
         rows.append(row)
-        columns = f"{row.peer:12} {row.compared:8} {row.largest:9.1e} {row.differ:6}"
+        columns = f"{row.peer:12} {row.compared:8} {row.largest:9.1e} {row.outside:7} {row.differ:6}"
         print(f"{row.model:20} {row.verb:22} {columns}", flush=True)
     print(f"{time.perf_counter() - started:.0f} s")
     if options.out:
         options.out.write_text(json.dumps([asdict(row) for row in rows], indent=1) + "\n")
-    return int(any(row.differ for row in rows))
+    return int(any(row.differ or row.outside for row in rows))
 
 
 def compare_all(options: argparse.Namespace) -> Iterator[Row]:
@@ -112,21 +117,29 @@ def compare_model(
 
     ours, stock = LlamaLmEvalLM(*decoder), stock_lm(folder)
     yield _scored(name, "loglikelihood", ours, stock, pairs)
+    stock.add_bos_token = False  # or HFLM puts its prefix token before a BOS of the tokenizer's, and scores that
     yield _scored(name, "loglikelihood_rolling", ours, stock, [(document,) for document in documents])
+    stock.add_bos_token = None
     stock.batch_size_per_gpu = 1  # padding on the left would move the peer's own numbers
     asked = [(prompt, {"until": until, "max_gen_toks": 16}) for prompt in prompts for until in STOPS]
     texts, theirs = (lm.generate_until(instances("generate_until", asked), disable_tqdm=True) for lm in (ours, stock))
     differ = sum(a != b for a, b in zip(texts, theirs, strict=True))
-    yield Row(model=name, verb="generate_until", peer="HFLM", compared=len(asked), largest=0.0, differ=differ)
-    for verb, compared, largest, differ in chat_rows(*decoder, stock_provider(folder)):
-        yield Row(model=name, verb=verb, peer="Inspect hf", compared=compared, largest=largest, differ=differ)
+    yield _row(name, "generate_until", "HFLM", [0.0] * len(asked), [0.0] * len(asked), differ)
+    for verb, mine, peers, differ in chat_rows(*decoder, stock_provider(folder)):
+        yield _row(name, verb, "Inspect hf", mine, peers, differ)
+
+
+def _row(name: str, verb: str, peer: str, ours: Sequence[float], theirs: Sequence[float], differ: int) -> Row:
+    differences = [abs(a - b) for a, b in zip(ours, theirs, strict=True)]
+    outside = sum(not d <= max(ATOL, RTOL * abs(b)) for d, b in zip(differences, theirs, strict=True))
+    largest = max(differences)
+    return Row(model=name, verb=verb, peer=peer, compared=len(ours), largest=largest, outside=outside, differ=differ)
 
 
 def _scored(name: str, verb: str, ours: Any, stock: Any, asked: Sequence[tuple[str, ...]]) -> Row:
     mine, theirs = ([_pair(answer) for answer in score(lm, verb, asked)] for lm in (ours, stock))
-    largest = max(abs(a - b) for (a, _), (b, _) in zip(mine, theirs, strict=True))
     differ = sum(a != b for (_, a), (_, b) in zip(mine, theirs, strict=True))
-    return Row(model=name, verb=verb, peer="HFLM", compared=len(asked), largest=largest, differ=differ)
+    return _row(name, verb, "HFLM", [a for a, _ in mine], [b for b, _ in theirs], differ)
 
 
 def _pair(answer: Any) -> tuple[float, bool | None]:
@@ -141,16 +154,8 @@ def compare_predictions(options: argparse.Namespace, decoder: tuple[Any, Any], f
     for name, prompts in real_prompts(options.data, options.arc, options.mmlu).items():
         asked = [(prompt.context, text) for prompt in prompts for text in prompt.continuations]
         mine, theirs = ([float(value) for value, _ in score(lm, "loglikelihood", asked)] for lm in (ours, stock))
-        largest = max(abs(a - b) for a, b in zip(mine, theirs, strict=True))
         differ = sum(a != b for a, b in zip(picks(prompts, mine), picks(prompts, theirs), strict=True))
-        yield Row(
-            model="default",
-            verb=f"picks {name}",
-            peer="HFLM",
-            compared=2 * len(prompts),
-            largest=largest,
-            differ=differ,
-        )
+        yield _row("default", f"picks {name}", "HFLM", mine, theirs, differ)
 
 
 def real_prompts(data: str, num_arc: int, num_mmlu: int) -> dict[str, list[Any]]:

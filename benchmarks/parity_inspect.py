@@ -31,8 +31,8 @@ def chats() -> list[list[Any]]:
     ]
 
 
-def chat_rows(model: Any, tokenizer: Any, stock: Any) -> Iterator[tuple[str, int, float, int]]:
-    """(what, number compared, largest difference in nats, number that differ) of our provider beside `stock`."""
+def chat_rows(model: Any, tokenizer: Any, stock: Any) -> Iterator[tuple[str, list[float], list[float], int]]:
+    """(what, our numbers, the peer's, answers that differ) of our provider beside `stock`."""
     from inspect_ai.model import get_model
 
     from llm.scoring.plain import make_scorer
@@ -43,13 +43,14 @@ def chat_rows(model: Any, tokenizer: Any, stock: Any) -> Iterator[tuple[str, int
     try:
         ours = get_model(name, memoize=False)
         prompts = [(ours.api.render(tokenizer, chat), stock.api.hf_chat(_collapsed(stock, chat), [])) for chat in asked]
-        yield "chat prompts", len(prompts), 0.0, sum(a != b for a, b in prompts)
+        none = [0.0] * len(asked)
+        yield "chat prompts", none, none, sum(a != b for a, b in prompts)
         pairs = asyncio.run(_answers(ours, stock, asked))
     finally:
         forget_loaded("parity")
-    differences = [entry for mine, theirs in pairs for entry in token_differences(tokenizer, mine, theirs)]
-    yield "chat texts", len(pairs), 0.0, sum(a.completion != b.completion for a, b in pairs)
-    yield "chat logprobs", len(differences), max(differences), 0
+    yield "chat texts", none, none, sum(a.completion != b.completion for a, b in pairs)
+    entries = [entry for mine, theirs in pairs for entry in token_pairs(tokenizer, mine, theirs)]
+    yield "chat logprobs", [a for a, _, _ in entries], [b for _, b, _ in entries], sum(not e[2] for e in entries)
 
 
 def _collapsed(stock: Any, chat: Sequence[Any]) -> list[Any]:
@@ -70,16 +71,15 @@ async def _answers(ours: Any, stock: Any, asked: Sequence[Any]) -> list[tuple[An
     return list(zip(await mine, await theirs, strict=True))
 
 
-def token_differences(tokenizer: Any, mine: Any, theirs: Any) -> Iterator[float]:
-    """Differences in nats of chosen tokens and of their alternatives; infinite where the tokens are not the same.
+def token_pairs(tokenizer: Any, mine: Any, theirs: Any) -> Iterator[tuple[float, float, bool]]:
+    """Log-probabilities of chosen tokens and of their alternatives on both sides, and whether the tokens are the same.
 
     The peer names tokens by the vocabulary's own spelling, ours by their text.
     """
     ours, stock = mine.choices[0].logprobs.content, theirs.choices[0].logprobs.content
     if len(ours) != len(stock):
-        yield float("inf")
+        yield 0.0, 0.0, False
     for a, b in zip(ours, stock, strict=False):
-        pairs = [(a, b), *zip(a.top_logprobs, b.top_logprobs, strict=True)]
-        for entry, other in pairs:
+        for entry, other in [(a, b), *zip(a.top_logprobs, b.top_logprobs, strict=True)]:
             same = entry.token == tokenizer.convert_tokens_to_string([other.token])
-            yield abs(entry.logprob - float(other.logprob)) if same else float("inf")
+            yield entry.logprob, float(other.logprob), same
