@@ -48,6 +48,8 @@ def _make_lm_eval(source: Path, target: Path, num_items: int) -> None:
 def _make_inspect(source: Path, target: Path, num_items: int) -> None:
     from inspect_ai.log import read_eval_log, write_eval_log
 
+    from reconcile.inspect_logs import score_value
+
     log = read_eval_log(str(source))
     assert log.samples
     assert log.results
@@ -60,7 +62,7 @@ def _make_inspect(source: Path, target: Path, num_items: int) -> None:
         sample.metadata = {**sample.metadata, "question": f"{number}: {sample.metadata['question']}"}
         samples.append(sample)
         assert sample.scores
-        total += float(next(iter(sample.scores.values())).as_float())
+        total += score_value(next(iter(sample.scores.values())).value)
     log.samples, log.reductions = samples, None
     log.results.scores[0].metrics["accuracy"].value = total / num_items
     log.results.total_samples = log.results.completed_samples = num_items
