@@ -73,7 +73,8 @@ def run(processes: int, given: argparse.Namespace) -> dict[str, Any]:
 
 def compare(given: argparse.Namespace) -> dict[str, Any]:
     """One process and several in turn, `given.runs` times each."""
-    alone, together = [], []
+    alone: list[dict[str, Any]] = []
+    together: list[dict[str, Any]] = []
     for number in range(given.runs):
         for processes, runs in ((1, alone), (given.processes, together)):
             runs.append(run(processes, given))
