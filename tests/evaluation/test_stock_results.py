@@ -27,7 +27,9 @@ EXACT = ("doc_id", "doc", "target", "arguments", "filter", "metrics", "doc_hash"
 def saved(lm: Any, folder: Path) -> dict[str, Any]:
     """Run the stock tasks on the sample data, two items each, and save as lm-eval's command line does."""
     tracker = EvaluationTracker(output_path=str(folder))
-    results = simple_evaluate(model=lm, tasks=TASKS, limit=2, evaluation_tracker=tracker, log_samples=True)
+    results = simple_evaluate(
+        model=lm, tasks=TASKS, limit=2, evaluation_tracker=tracker, log_samples=True, gen_kwargs="max_gen_toks=16"
+    )
     assert results is not None
     samples = results.pop("samples")
     tracker.save_results_aggregated(results=results, samples=samples)

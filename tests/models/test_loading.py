@@ -123,11 +123,10 @@ def test_p51_padded_vocabulary_is_told_from_the_tokenizers(twin):
     assert model(torch.tensor([[1, 2]])).shape == (1, 2, 384)
 
 
-def test_p51_a_tokenizer_larger_than_the_vocabulary_warns(twin):
+def test_p51_a_tokenizer_larger_than_the_vocabulary_is_refused(twin):
     folder, _ = twin("Llama", vocab_size=300)
-    with pytest.warns(UserWarning, match="ids up to 317, the model's vocabulary ends at 299"):
-        model, _ = load_model(str(folder), device="cpu")
-    assert model.num_decodable == 300
+    with pytest.raises(InputError, match="the tokenizer has 318 tokens and the model's vocabulary 300"):
+        load_model(str(folder), device="cpu")
 
 
 def test_remote_code_in_a_folder_is_not_run(twin):

@@ -89,7 +89,7 @@ def test_lm_evals_own_command_reads_stock_tasks_or_those_that_the_run_wrote() ->
     "arguments",
     [
         "mmlu --subjects nutrition,philosophy --limit 3",
-        "arc_easy --limit 12 --lm-eval-normalisation token --lm-eval-tie-break random --lm-eval-num-fewshot 2",
+        "arc_easy --limit 12 --lm-eval-normalisation token --lm-eval-tie-break random",
     ],
 )
 def test_lm_evals_own_command_line_gives_the_other_sides_scores(
