@@ -88,7 +88,7 @@ def test_lm_evals_own_command_reads_stock_tasks_or_those_that_the_run_wrote() ->
 @pytest.mark.parametrize(
     "arguments",
     [
-        "mmlu --subjects nutrition,philosophy --limit 3",
+        "mmlu --subjects nutrition,philosophy --limit 2",
         "arc_easy --limit 12 --lm-eval-normalisation token --lm-eval-tie-break random",
     ],
 )

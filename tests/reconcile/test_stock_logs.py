@@ -21,7 +21,7 @@ pytest.importorskip("inspect_ai")
 
 pytestmark = pytest.mark.data
 
-NUM_ITEMS = int(os.environ.get("STOCK_LOG_ITEMS", "25"))
+NUM_ITEMS = int(os.environ.get("STOCK_LOG_ITEMS", "12"))
 SAME_TOKEN = 1e-4
 """Nats a scored token by which two engines may differ in float32; a choice's logprob is the sum over its tokens."""
 
