@@ -96,15 +96,24 @@ def test_a_killed_run_goes_on_and_ends_with_the_same_bytes(
     assert "finished in attempt 2" in (out / "run.log").read_text()
 
 
-def test_an_interrupted_run_says_what_is_kept(tiny_checkpoint: Path, tmp_path: Path) -> None:
-    process = start(command(tiny_checkpoint, limit=24), tmp_path)
-    log = tmp_path / "here" / "out.partial" / "run.log"
+def interrupted(tiny_checkpoint: Path, folder: Path) -> tuple[int, str]:
+    """(exit code, stderr) of a run that gets SIGINT once its first scores are stored."""
+    folder.mkdir()
+    process = start(command(tiny_checkpoint, limit=24), folder)
+    log = folder / "here" / "out.partial" / "run.log"
     wait_for(lambda: log.is_file() and "stored" in log.read_text(), process)
     process.send_signal(signal.SIGINT)
     _, said = process.communicate(timeout=300)
-    last = said.strip().splitlines()[-1]
-    assert process.returncode == 130, said
-    assert last == ("reconcile: interrupted: what was scored is stored, and the same command goes on from there")
+    return process.returncode, said
+
+
+def test_an_interrupted_run_says_what_is_kept(tiny_checkpoint: Path, tmp_path: Path) -> None:
+    """Inspect may take a lone Ctrl-C for itself as it starts or ends, and the run then completes: it is tried again."""
+    tries = (interrupted(tiny_checkpoint, tmp_path / str(number)) for number in range(4))
+    code, said = next(((code, said) for code, said in tries if code), (0, "every run completed"))
+    assert code == 130, said
+    message = "reconcile: interrupted: what was scored is stored, and the same command goes on from there"
+    assert message in [line.strip() for line in said.splitlines()]
     assert "Traceback" not in said
 
 

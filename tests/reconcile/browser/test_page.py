@@ -281,7 +281,9 @@ def real_run(tmp_path_factory, tiny_checkpoint) -> Path:
 def test_a_real_run_opens_and_is_made_again_to_the_byte(browser, real_run, tmp_path):
     opened = opened_at(browser, real_run / "report.html", 1280, 900)
     assert shown(opened) == "8 of 8 items"
-    where = opened.run("const r = document.querySelector('#prompts').getBoundingClientRect(); return [r.top, innerHeight]")
+    where = opened.run(
+        "const r = document.querySelector('#prompts').getBoundingClientRect(); return [r.top, innerHeight]"
+    )
     assert where[0] < where[1], where
     opened.click("[data-item]")
     text = opened.run("return document.querySelector('.inner').innerText")
