@@ -7,6 +7,7 @@ needed whatever the pack: when a pack of `LEAST_TOKENS` does not fit either, tha
 import math
 import warnings
 from collections.abc import Sequence
+from functools import cached_property
 
 import torch
 
@@ -14,6 +15,7 @@ from llm.errors import InputError
 from llm.scoring.engine import OnScored, ScoringEngine
 from llm.scoring.requests import ScoreRequest, TokenScores
 
+_NO_MEMORY = ("can't allocate memory", "out of memory", "could not create a primitive")  # the last is oneDNN's
 LEAST_TOKENS = 64
 MOST_GUILTY = 64
 """Requests scored alone before a model that gives no numbers is believed."""
@@ -50,12 +52,12 @@ class PatientEngine(ScoringEngine):
         """Each alone: keys that are no numbers spoil earlier queries of their own path, which others may share. Where
         the first `MOST_GUILTY` are all guilty, so are the others.
         """
-        num_guilty = 0
-        for request, scores in list(answers.suspects.items()):
-            if num_guilty < MOST_GUILTY:
+        all_guilty = True
+        for number, (request, scores) in enumerate(answers.suspects.items()):
+            if number < MOST_GUILTY or not all_guilty:
                 self._forget()
                 (scores,) = super().score([request], top_k=top_k)
-                num_guilty = num_guilty + 1 if has_nan(scores) else -len(answers.suspects)
+                all_guilty = all_guilty and has_nan(scores)
             answers.settle(request, scores)
         if answers.suspects:
             self._forget()
@@ -84,8 +86,8 @@ def is_out_of_memory(error: BaseException) -> bool:
     """Whether an allocation failed; torch says so on a CPU only in the message."""
     if isinstance(error, MemoryError | torch.OutOfMemoryError):
         return True
-    text = str(error)
-    return isinstance(error, RuntimeError) and ("can't allocate memory" in text or "out of memory" in text.lower())
+    text = str(error).lower()
+    return isinstance(error, RuntimeError) and any(words in text for words in _NO_MEMORY)
 
 
 def has_nan(scores: TokenScores) -> bool:
@@ -122,7 +124,15 @@ class _Answers:
 
     def settle(self, request: ScoreRequest, scores: TokenScores) -> None:
         """The last word on a suspect."""
-        self._tell({index: scores for index, other in enumerate(self.requests) if other == request})
+        self._tell(dict.fromkeys(self.places[request], scores))
+
+    @cached_property
+    def places(self) -> dict[ScoreRequest, list[int]]:
+        """The indices of each distinct request."""
+        places: dict[ScoreRequest, list[int]] = {}
+        for index, request in enumerate(self.requests):
+            places.setdefault(request, []).append(index)
+        return places
 
     def _tell(self, told: dict[int, TokenScores]) -> None:
         self.found.update(told)
