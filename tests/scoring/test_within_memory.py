@@ -15,6 +15,7 @@ import pytest
 import torch
 
 from llm.errors import InputError
+from llm.models import products
 from llm.models.config import DecoderConfig
 from llm.models.decoder import DecoderModel
 from llm.scoring.engine import ScoringEngine
@@ -23,6 +24,12 @@ from llm.scoring.requests import ScoreRequest, TokenScores
 from llm.scoring.within_memory import MOST_GUILTY, PatientEngine, has_nan, is_out_of_memory
 
 MIB = 1 << 20
+
+
+@pytest.fixture(autouse=True)
+def torchs_products(monkeypatch: pytest.MonkeyPatch) -> None:
+    """oneDNN, where it is chosen, says of a failed allocation only that it could not create a primitive."""
+    monkeypatch.setitem(products._CHOSEN, torch.float32, "torch")
 
 
 @pytest.fixture(scope="module")

@@ -15,7 +15,7 @@ from llm.errors import InputError
 from llm.scoring.engine import OnScored, ScoringEngine
 from llm.scoring.requests import ScoreRequest, TokenScores
 
-_NO_MEMORY = ("can't allocate memory", "out of memory", "could not create a primitive")  # the last is oneDNN's
+_NO_MEMORY = ("can't allocate memory", "out of memory")
 LEAST_TOKENS = 64
 MOST_GUILTY = 64
 """Requests scored alone before a model that gives no numbers is believed."""
