@@ -6,7 +6,7 @@ weights are widened at the same time, since the processors this helps multiply f
 rounded once to the dtype of the rows). The copies cost four bytes a parameter and live as long as their model.
 """
 
-import time
+import contextlib
 import weakref
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -16,6 +16,7 @@ import torch
 from torch import Tensor, nn
 
 from llm.models.compiled import compiled_kernels
+from llm.models.timing import least_seconds
 
 Product = Callable[[Tensor, Tensor, Tensor | None], Tensor]
 
@@ -24,7 +25,6 @@ PACKED_BYTES = 6 << 30
 _MIN_ELEMENTS = 100_000
 _DTYPES = (torch.float32, torch.bfloat16, torch.float16)
 _PROBE_ROWS = 32
-_PROBE_REPEATS = 5
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -80,10 +80,10 @@ def packed_weights(model: object, plain: Product) -> PackedWeights | None:
     return _OF_MODEL[model]
 
 
-def _kernels() -> list[Kernel]:
-    found = [Kernel(pack=_pack_onednn, multiply=_multiply_onednn, any_rows=False)]
+def _kernels() -> dict[str, Kernel]:
+    found = {"onednn": Kernel(pack=_pack_onednn, multiply=_multiply_onednn, any_rows=False)}
     if (own := compiled_kernels()) is not None:
-        found.append(Kernel(pack=own.pack, multiply=own.multiply, any_rows=True))
+        found["compiled"] = Kernel(pack=own.pack, multiply=own.multiply, any_rows=True)
     return found
 
 
@@ -110,25 +110,18 @@ def _fastest(model: nn.Module, plain: Product) -> Kernel | None:
         return None
     weight = matrices[len(matrices) // 2]
     x = torch.ones(_PROBE_ROWS, weight.shape[1], dtype=weight.dtype)
-    best: Kernel | None = None
+    kernels = _kernels()
     with torch.inference_mode():
-        least = _seconds(lambda: plain(x, weight, None))
-        for kernel in _kernels():
-            try:
-                packed, wide = kernel.pack(weight), x.float()
-                seconds = _seconds(lambda: kernel.multiply(wide, packed, None).to(x.dtype))  # noqa: B023
-            except (RuntimeError, AttributeError, NotImplementedError):
-                continue
-            if seconds < least:
-                best, least = kernel, seconds
-    return best
+        calls: dict[str, Callable[[], object]] = {"plain": lambda: plain(x, weight, None)}
+        for name, kernel in kernels.items():
+            with contextlib.suppress(RuntimeError, AttributeError, NotImplementedError):
+                calls[name] = _probe(kernel, x, weight)
+        seconds = least_seconds(calls)
+    return kernels.get(min(seconds, key=lambda name: seconds[name]))
 
 
-def _seconds(call: Callable[[], object]) -> float:
-    """The fastest of a few calls."""
-    times = []
-    for _ in range(_PROBE_REPEATS):
-        began = time.perf_counter()
-        call()
-        times.append(time.perf_counter() - began)
-    return min(times)
+def _probe(kernel: Kernel, x: Tensor, weight: Tensor) -> Callable[[], Tensor]:
+    """A product by this kernel to be timed; it was tried once."""
+    packed, wide = kernel.pack(weight), x.float()
+    kernel.multiply(wide, packed, None)
+    return lambda: kernel.multiply(wide, packed, None).to(x.dtype)

@@ -8,14 +8,15 @@ scores does so under `full_precision`.
 """
 
 import contextlib
-import time
 from collections.abc import Callable, Iterator
 from contextvars import ContextVar
+from functools import partial
 
 import torch
 from torch import Tensor, nn
 
 from llm.models.packed import PackedWeights, packed_weights
+from llm.models.timing import least_seconds
 
 Product = Callable[[Tensor, Tensor, Tensor | None], Tensor]
 
@@ -23,7 +24,6 @@ CLEARLY = 0.85
 """Another kernel replaces torch's own when it needs less than this share of its time."""
 _PROBE_ROWS = 512
 _PROBE_ELEMENTS = 100_000
-_PROBE_REPEATS = 5
 
 
 def linear(x: Tensor, weight: Tensor, bias: Tensor | None = None) -> Tensor:
@@ -99,8 +99,8 @@ def _choose(weight: Tensor) -> str:
     x = torch.ones(rows, weight.shape[1], dtype=weight.dtype)
     names = ["torch", "onednn"] if weight.dtype == torch.float32 else ["torch", "float32"]
     with torch.inference_mode():
-        kernels = {name: _PRODUCTS[name] for name in names if _works(_PRODUCTS[name], x, weight)}
-        seconds = _seconds(kernels, x, weight)
+        kernels = [name for name in names if _works(_PRODUCTS[name], x, weight)]
+        seconds = least_seconds({name: partial(_PRODUCTS[name], x, weight, None) for name in kernels})
     best = min(seconds, key=lambda name: seconds[name])
     _CHOSEN[weight.dtype] = best if seconds[best] < CLEARLY * seconds["torch"] else "torch"
     return _CHOSEN[weight.dtype]
@@ -112,14 +112,3 @@ def _works(product: Product, x: Tensor, weight: Tensor) -> bool:
     except (RuntimeError, AttributeError, NotImplementedError):
         return False
     return True
-
-
-def _seconds(kernels: dict[str, Product], x: Tensor, weight: Tensor) -> dict[str, float]:
-    """Each kernel's fastest run of a few, taken in turns so that a busy machine does not decide."""
-    times = {name: float("inf") for name in kernels}
-    for _ in range(_PROBE_REPEATS):
-        for name, product in kernels.items():
-            began = time.perf_counter()
-            product(x, weight, None)
-            times[name] = min(times[name], time.perf_counter() - began)
-    return times
