@@ -8,7 +8,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-enum { BLOCK = 6, WIDTH = 16, CHUNK = 128, GROUP = 96, LINE = 64 };
+enum { BLOCK = 6, WIDTH = 16, CHUNK = 768, GROUP = 96, LINE = 64 };
 typedef float vec __attribute__((vector_size(32)));
 typedef void (*Parallel)(void (*)(void *), void *, unsigned, unsigned);
 
@@ -19,6 +19,12 @@ typedef struct {
     int threads, failed;
     int (*thread_number)(void);
 } Job;
+
+#ifdef __x86_64__
+#define IN_REGISTERS(a, b) __asm__("" : "+x"(a), "+x"(b)) /* or each multiply-add would load its weights again */
+#else
+#define IN_REGISTERS(a, b)
+#endif
 
 static inline vec load(const float *p) { vec v; memcpy(&v, p, sizeof v); return v; }
 static inline void store(float *p, vec v) { memcpy(p, &v, sizeof v); }
@@ -33,6 +39,7 @@ static inline __attribute__((always_inline)) void tile(const int rows, const flo
     for (long i = 0; i < k; i++, x += rows, w += WIDTH) {
         if ((i & 3) == 0) __builtin_prefetch(ahead += LINE);
         vec w0 = load(w), w1 = load(w + 8);
+        IN_REGISTERS(w0, w1);
 #pragma GCC unroll 6
         for (int r = 0; r < rows; r++) { a[r][0] += x[r] * w0; a[r][1] += x[r] * w1; }
     }
