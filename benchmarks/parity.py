@@ -5,9 +5,10 @@
 For a tiny random checkpoint of each architecture and for the default model, in float32: `loglikelihood`,
 `loglikelihood_rolling` and `generate_until` beside lm-eval's stock HFLM; chat prompts, generations and their
 log-probabilities beside Inspect's `hf` provider. `largest` is the largest difference in nats (of a page: its whole
-sum), `outside` counts those above max(1e-3 nat, 1e-5 of the value), `differ` other greedy flags, texts or prompts. The
-last two lines compare the default model's predictions on real items: `acc` and `acc_norm` picks of ARC-Easy, and of
-MMLU with five shots. Exits 1 if anything differs or lies outside.
+sum), `outside` counts those above 1e-3 nat, of a page above 3e-5 nat a token (HFLM's float32 log-softmax errs by nearly
+2e-5 nat a token in one direction). `differ` counts other greedy flags, texts or prompts. The last two lines compare the
+default model's predictions on real items: `acc` and `acc_norm` picks of ARC-Easy, and of MMLU with five shots. Exits 1
+if anything differs or lies outside.
 """
 
 import argparse
@@ -28,7 +29,7 @@ from benchmarks.twins import ARCHITECTURES, make_twin
 
 DEFAULT = "smollm2-135m-instruct"
 SUBJECTS = ("abstract_algebra", "electrical_engineering", "high_school_psychology", "moral_disputes")
-ATOL, RTOL = 1e-3, 1e-5
+NATS, NATS_PER_TOKEN = 1e-3, 3e-5
 STOPS = (["\n"], ["e", "zz"], ["<|im_end|>"])
 
 
@@ -118,7 +119,8 @@ def compare_model(
     ours, stock = LlamaLmEvalLM(*decoder), stock_lm(folder)
     yield _scored(name, "loglikelihood", ours, stock, pairs)
     stock.add_bos_token = False  # or HFLM puts its prefix token before a BOS of the tokenizer's, and scores that
-    yield _scored(name, "loglikelihood_rolling", ours, stock, [(document,) for document in documents])
+    limits = [max(NATS, NATS_PER_TOKEN * len(stock.tok_encode(document))) for document in documents]
+    yield _scored(name, "loglikelihood_rolling", ours, stock, [(document,) for document in documents], limits)
     stock.add_bos_token = None
     stock.batch_size_per_gpu = 1  # padding on the left would move the peer's own numbers
     asked = [(prompt, {"until": until, "max_gen_toks": 16}) for prompt in prompts for until in STOPS]
@@ -129,17 +131,32 @@ def compare_model(
         yield _row(name, verb, "Inspect hf", mine, peers, differ)
 
 
-def _row(name: str, verb: str, peer: str, ours: Sequence[float], theirs: Sequence[float], differ: int) -> Row:
+def _row(
+    name: str,
+    verb: str,
+    peer: str,
+    ours: Sequence[float],
+    theirs: Sequence[float],
+    differ: int,
+    limits: Sequence[float] | None = None,
+) -> Row:
     differences = [abs(a - b) for a, b in zip(ours, theirs, strict=True)]
-    outside = sum(not d <= max(ATOL, RTOL * abs(b)) for d, b in zip(differences, theirs, strict=True))
+    outside = sum(not d <= limit for d, limit in zip(differences, limits or [NATS] * len(differences), strict=True))
     largest = max(differences)
     return Row(model=name, verb=verb, peer=peer, compared=len(ours), largest=largest, outside=outside, differ=differ)
 
 
-def _scored(name: str, verb: str, ours: Any, stock: Any, asked: Sequence[tuple[str, ...]]) -> Row:
+def _scored(
+    name: str,
+    verb: str,
+    ours: Any,
+    stock: Any,
+    asked: Sequence[tuple[str, ...]],
+    limits: Sequence[float] | None = None,
+) -> Row:
     mine, theirs = ([_pair(answer) for answer in score(lm, verb, asked)] for lm in (ours, stock))
     differ = sum(a != b for (_, a), (_, b) in zip(mine, theirs, strict=True))
-    return _row(name, verb, "HFLM", [a for a, _ in mine], [b for b, _ in theirs], differ)
+    return _row(name, verb, "HFLM", [a for a, _ in mine], [b for b, _ in theirs], differ, limits)
 
 
 def _pair(answer: Any) -> tuple[float, bool | None]:

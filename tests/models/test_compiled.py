@@ -47,6 +47,50 @@ def test_p10_a_row_is_the_same_in_any_number_of_rows(num_threads):
 
 
 @needs_compiler
+@pytest.mark.parametrize("size", [576, 46, 8, 7, 1])
+def test_element_wise_steps_are_those_of_float64_to_rounding(size):
+    x, weight = random(50, 2 * size) * 20, random(2 * size, seed=1)
+    wide = x.double()
+    wanted = wide * (wide.square().mean(-1, keepdim=True) + 1e-5).rsqrt() * weight.double()
+    assert (kernels.rms_norm(x, weight, 1e-5) - wanted).abs().max() < 1e-5
+    wanted = torch.nn.functional.silu(wide[:, :size]) * wide[:, size:]
+    assert torch.allclose(kernels.swiglu(x).double(), wanted, rtol=2e-6, atol=1e-30)
+    heads, angles = x.view(25, 2, 2 * size), random(25, 1, size, seed=2).double()
+    first, second = heads.double().split(size, dim=-1)
+    wanted = torch.cat(
+        [first * angles.cos() - second * angles.sin(), second * angles.cos() + first * angles.sin()], dim=-1
+    )
+    assert (kernels.rotate(heads, angles.cos().float(), angles.sin().float()) - wanted).abs().max() < 2e-5
+
+
+@needs_compiler
+@pytest.mark.parametrize("num_threads", [1, 2, 3])
+def test_p10_an_element_wise_row_is_the_same_in_any_number_of_rows(num_threads):
+    x, weight, angles = random(203, 1100), random(1100, seed=1), random(203, 1, 55, seed=2)
+    steps = (
+        lambda rows: kernels.rms_norm(x[:rows], weight, 1e-5),
+        lambda rows: kernels.swiglu(x[:rows]),
+        lambda rows: kernels.rotate(x[:rows].view(rows, 10, 110), angles[:rows].cos(), angles[:rows].sin()),
+    )
+    before = torch.get_num_threads()
+    wanted = [step(203) for step in steps]
+    torch.set_num_threads(num_threads)
+    try:
+        for rows in (1, 2, 7, 64, 150, 203):
+            assert all(torch.equal(step(rows), whole[:rows]) for step, whole in zip(steps, wanted, strict=True))
+    finally:
+        torch.set_num_threads(before)
+
+
+@needs_compiler
+def test_element_wise_steps_keep_numbers_that_are_not_finite_apart():
+    x = random(4, 32)
+    x[0, 3], x[1, 3], x[2, 3] = torch.nan, torch.inf, -200.0
+    assert torch.isfinite(kernels.swiglu(x)).all(dim=1).tolist() == [False, False, True, True]
+    assert torch.isfinite(kernels.rms_norm(x, torch.ones(32), 1e-5)).all(dim=1).tolist() == [False, False, True, True]
+
+
+@needs_compiler
 @pytest.mark.parametrize(("head_dim", "window"), [(64, None), (64, 40), (128, None), (24, 5), (80, None), (8, 1)])
 def test_attention_of_one_position_is_softmax_over_what_it_sees(head_dim, window):
     lengths, tile, kv_heads, group = [1, 9, 64, 65, 130, 191], 64, 2, 3

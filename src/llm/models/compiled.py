@@ -1,6 +1,7 @@
-"""The project's own kernels for decoding, compiled for this machine from C when they are first wanted.
+"""The project's own kernels, compiled for this machine from C when they are first wanted.
 
-`few_rows.c` multiplies a few rows by a packed weight; `one_query.c` attends from one position of each row to its cache.
+`few_rows.c` multiplies a few rows by a packed weight; `one_query.c` attends from one position of each row to its cache;
+`by_rows.c` holds the element-wise steps. In all of them a row's bits depend on the row alone.
 
 It takes a C compiler (`$CC`, cc, gcc or clang) and a second; nothing is left on disk. Without one, where threads cannot
 be shared with torch, or with HARNESS_BRIDGE_COMPILE=0, there are none, and torch's serve.
@@ -15,15 +16,18 @@ import tempfile
 from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
+from threading import Lock, Thread
 from typing import Any
 
 import torch
 from torch import Tensor
 
 WIDTH = 16
-_SOURCES = tuple(str(Path(__file__).with_name(name)) for name in ("few_rows.c", "one_query.c"))
+_SOURCES = tuple(str(Path(__file__).with_name(name)) for name in ("few_rows.c", "one_query.c", "by_rows.c"))
 _FLAGS = ("-O3", "-march=native", "-ffp-contract=fast", "-shared", "-fPIC")
 _SECONDS = 60
+_GRAIN = 8192
+"""Elements for which it is worth waking other threads."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -97,6 +101,34 @@ class CompiledKernels:
             raise MemoryError("no memory for the scores of a decoding step")
         return out
 
+    def rms_norm(self, x: Tensor, weight: Tensor, eps: float) -> Tensor:
+        """`x / sqrt(mean(x²) + eps) * weight` over the last dimension of contiguous x, all float32."""
+        out = torch.empty_like(x)
+        size = x.shape[-1]
+        self.functions.norm(
+            *(t.data_ptr() for t in (x, weight, out)), x.numel() // size, size, eps, *self._threads(x.numel())
+        )
+        return out
+
+    def swiglu(self, gate_up: Tensor) -> Tensor:
+        """`silu(gate) * up` (T, I) of contiguous float32 (T, 2 * I), gates first."""
+        out = torch.empty(gate_up.shape[0], gate_up.shape[1] // 2)
+        self.functions.gate(gate_up.data_ptr(), out.data_ptr(), *out.shape, *self._threads(out.numel()))
+        return out
+
+    def rotate(self, x: Tensor, cosine: Tensor, sine: Tensor) -> Tensor:
+        """Heads x (T, H, D), each in one piece, turned by contiguous angles (T, …, D / 2), all float32."""
+        out = torch.empty(x.shape)
+        self.functions.turn(
+            *(t.data_ptr() for t in (x, cosine, sine, out)),
+            *(x.shape[0], x.shape[1], x.shape[2] // 2, x.stride(0)),
+            *self._threads(x.numel()),
+        )
+        return out
+
+    def _threads(self, num_elements: int) -> tuple[int, Any, Any]:
+        return torch.get_num_threads() if num_elements >= _GRAIN else 1, self.parallel, self.thread_number
+
 
 def _by_rows(x: Tensor) -> Tensor:
     """x (R, H, D) in float32 with each row in one piece."""
@@ -104,9 +136,22 @@ def _by_rows(x: Tensor) -> Tensor:
     return x if x.stride()[1:] == (x.shape[2], 1) else x.contiguous()
 
 
-@cache
 def compiled_kernels() -> CompiledKernels | None:
     """The compiled kernels, if they can be had and give right answers here; tried once a process."""
+    with _ONE_AT_A_TIME:
+        return _compile()
+
+
+def compile_ahead() -> None:
+    """Have the kernels compiled while something else is done."""
+    Thread(target=compiled_kernels).start()
+
+
+_ONE_AT_A_TIME = Lock()
+
+
+@cache
+def _compile() -> CompiledKernels | None:
     compiler = next(filter(None, map(shutil.which, (os.environ.get("CC", "cc"), "gcc", "clang"))), None)
     threads = _torch_threads()
     if compiler is None or threads is None or os.environ.get("HARNESS_BRIDGE_COMPILE") == "0":
@@ -116,7 +161,7 @@ def compiled_kernels() -> CompiledKernels | None:
     except (OSError, subprocess.SubprocessError):
         return None
     found = CompiledKernels(functions=functions, parallel=threads[0], thread_number=threads[1])
-    return found if _multiplies_right(found) and _attends_right(found) else None
+    return found if all(check(found) for check in (_multiplies_right, _attends_right, _steps_right)) else None
 
 
 def _load(compiler: str) -> ctypes.CDLL:
@@ -126,12 +171,16 @@ def _load(compiler: str) -> ctypes.CDLL:
         subprocess.run(command, check=True, capture_output=True, timeout=_SECONDS)
         functions = ctypes.CDLL(str(target))
     pointer, size = ctypes.c_void_p, ctypes.c_long
-    functions.pack.argtypes = [pointer, pointer, size, size]
-    functions.pack.restype = None
-    functions.multiply.argtypes = [pointer] * 4 + [size] * 3 + [ctypes.c_int, pointer, pointer]
-    functions.multiply.restype = ctypes.c_int
-    functions.attend.argtypes = [pointer] * 9 + [size] * 9 + [ctypes.c_int, pointer, pointer]
-    functions.attend.restype = ctypes.c_int
+    threads = (ctypes.c_int, pointer, pointer)
+    functions.pack.argtypes = (*[pointer] * 2, *[size] * 2)
+    functions.multiply.argtypes = (*[pointer] * 4, *[size] * 3, *threads)
+    functions.attend.argtypes = (*[pointer] * 9, *[size] * 9, *threads)
+    functions.norm.argtypes = (*[pointer] * 3, *[size] * 2, ctypes.c_float, *threads)
+    functions.gate.argtypes = (*[pointer] * 2, *[size] * 2, *threads)
+    functions.turn.argtypes = (*[pointer] * 4, *[size] * 4, *threads)
+    functions.multiply.restype = functions.attend.restype = ctypes.c_int
+    for function in (functions.pack, functions.norm, functions.gate, functions.turn):
+        function.restype = None
     return functions
 
 
@@ -181,3 +230,19 @@ def _attends_right(kernels: CompiledKernels) -> bool:
         )
         wanted.append(mixed.reshape(-1))
     return torch.allclose(out, torch.stack(wanted), atol=1e-5)
+
+
+def _steps_right(kernels: CompiledKernels) -> bool:
+    """Against torch, for sizes that fill no vector."""
+    generator = torch.Generator().manual_seed(0)
+    x, weight = torch.randn(3, 46, generator=generator) * 9, torch.randn(46, generator=generator)
+    heads, angles = torch.randn(3, 2, 22, generator=generator), torch.randn(3, 11, generator=generator)
+    cosine, sine = angles.cos(), angles.sin()
+    first, second = heads.split(11, dim=-1)
+    c, s = cosine[:, None], sine[:, None]
+    pairs = (
+        (kernels.rms_norm(x, weight, 0.1), x * (x.square().mean(-1, keepdim=True) + 0.1).rsqrt() * weight),
+        (kernels.swiglu(x), torch.nn.functional.silu(x[:, :23]) * x[:, 23:]),
+        (kernels.rotate(heads, cosine, sine), torch.cat([first * c - second * s, second * c + first * s], dim=-1)),
+    )
+    return all(torch.allclose(ours, wanted, rtol=1e-5, atol=1e-5) for ours, wanted in pairs)

@@ -16,6 +16,7 @@ import torch
 from torch import Tensor, nn
 
 from llm.models.config import DecoderConfig, RopeScaling
+from llm.models.elementwise import rms_norm, rotate, swiglu
 from llm.models.products import linear
 
 Attend = Callable[[int, Tensor, Tensor, Tensor], Tensor]
@@ -38,9 +39,7 @@ class RMSNorm(nn.Module):
         self.eps = eps
 
     def forward(self, x: Tensor) -> Tensor:
-        wide = x.float()
-        scale = wide.square().mean(-1, keepdim=True).add_(self.eps).rsqrt_()
-        return (wide * scale).to(x.dtype).mul_(self.weight)
+        return rms_norm(x, self.weight, self.eps)
 
 
 class Attention(nn.Module):
@@ -79,8 +78,7 @@ class MLP(nn.Module):
         self.down_proj = Linear(config.intermediate_size, config.hidden_size, bias=config.mlp_bias)
 
     def forward(self, x: Tensor) -> Tensor:
-        gate, up = self.gate_up_proj(x).chunk(2, dim=-1)
-        return self.down_proj(nn.functional.silu(gate, inplace=True).mul_(up))
+        return self.down_proj(swiglu(self.gate_up_proj(x)))
 
 
 class DecoderLayer(nn.Module):
@@ -184,17 +182,6 @@ def causal_mask(length: int, window: int | None, device: torch.device) -> Tensor
     """Boolean (T, T), True where query row may see key column: itself and what precedes it, within the window."""
     mask = torch.ones(length, length, dtype=torch.bool, device=device).tril_()
     return mask if window is None else mask.triu_(1 - window)
-
-
-def rotate(x: Tensor, rotation: tuple[Tensor, Tensor]) -> Tensor:
-    """Rotary embedding (Su et al. 2021) of x (T, H, D) by (cos, sin), each (T, 1, D / 2); i pairs with i + D / 2."""
-    cos, sin = rotation
-    first, second = x.chunk(2, dim=-1)
-    out = torch.empty_like(x, memory_format=torch.contiguous_format)
-    out_first, out_second = out.chunk(2, dim=-1)
-    torch.mul(first, cos, out=out_first).addcmul_(second, sin, value=-1)
-    torch.mul(second, cos, out=out_second).addcmul_(first, sin)
-    return out
 
 
 def rotary_tables(config: DecoderConfig, positions: Tensor, dtype: torch.dtype) -> tuple[Tensor, Tensor]:

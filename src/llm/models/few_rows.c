@@ -6,19 +6,9 @@
  * the row and the weight alone.
  */
 #include <stdlib.h>
-#include <string.h>
+#include "vectors.h"
 
 enum { BLOCK = 6, WIDTH = 16, CHUNK = 768, GROUP = 96, LINE = 64 };
-typedef float vec __attribute__((vector_size(32)));
-typedef void (*Parallel)(void (*)(void *), void *, unsigned, unsigned);
-
-typedef struct {
-    const float *x, *packed, *bias;
-    float *out;
-    long m, k, n;
-    int threads, failed;
-    int (*thread_number)(void);
-} Job;
 
 #ifdef __x86_64__
 #define IN_REGISTERS(a, b) __asm__("" : "+x"(a), "+x"(b)) /* or each multiply-add would load its weights again */
@@ -26,8 +16,13 @@ typedef struct {
 #define IN_REGISTERS(a, b)
 #endif
 
-static inline vec load(const float *p) { vec v; memcpy(&v, p, sizeof v); return v; }
-static inline void store(float *p, vec v) { memcpy(p, &v, sizeof v); }
+typedef struct {
+    Threads threads;
+    const float *x, *packed, *bias;
+    float *out;
+    long m, k, n;
+    int failed;
+} Job;
 
 /* sums[rows][16] += x[k][rows] * w[k][16]; meanwhile what comes next is fetched from `ahead` on. */
 static inline __attribute__((always_inline)) void tile(const int rows, const float *x, const float *w, long k,
@@ -91,13 +86,12 @@ static void group(const Job *j, long row, long m, long first, long last, float *
 static void work(void *argument)
 {
     Job *j = argument;
-    long panels = (j->n + WIDTH - 1) / WIDTH, me = j->thread_number ? j->thread_number() : 0;
-    long most = j->m < GROUP ? j->m : GROUP;
+    long first, last, most = j->m < GROUP ? j->m : GROUP;
+    share(&j->threads, (j->n + WIDTH - 1) / WIDTH, &first, &last);
     float *room = malloc((size_t)(most * (j->k + WIDTH)) * sizeof *room);
     if (!room) { j->failed = 1; return; }
     for (long row = 0; row < j->m; row += GROUP)
-        group(j, row, j->m - row < GROUP ? j->m - row : GROUP, panels * me / j->threads, panels * (me + 1) / j->threads,
-              room);
+        group(j, row, j->m - row < GROUP ? j->m - row : GROUP, first, last, room);
     free(room);
 }
 
@@ -105,14 +99,8 @@ static void work(void *argument)
 int multiply(const float *x, const float *packed, const float *bias, float *out, long m, long k, long n, int threads,
              Parallel parallel, int (*thread_number)(void))
 {
-    Job job = {x, packed, bias, out, m, k, n, threads, 0, thread_number};
-    if (threads > 1 && parallel) {
-        parallel(work, &job, (unsigned)threads, 0);
-    } else {
-        job.threads = 1;
-        job.thread_number = 0;
-        work(&job);
-    }
+    Job job = {{threads, thread_number}, x, packed, bias, out, m, k, n, 0};
+    run(work, &job, parallel);
     return job.failed;
 }
 

@@ -106,10 +106,16 @@ def load_model(
         raise InputError(f"dtype {dtype!r} is not known: it is one of {', '.join(_DTYPES)}")
     found = resolve_ref(ref)
     where = pick_device(device)
+    if where.type == "cpu":
+        from llm.models.compiled import compile_ahead
+
+        compile_ahead()
+    model: Any  # an hf: reference gives an adapter, which stands in for a DecoderModel
     try:
         if found.kind == "hf":
-            wanted = _pick_dtype(dtype, where, stored_bfloat16=False)
-            model, tokenizer = _adapter(ref).load_hf(str(_local(found)), wanted, where)
+            from llm.models.adapter import load_hf
+
+            model, tokenizer = load_hf(str(_local(found)), _pick_dtype(dtype, where, stored_bfloat16=False), where)
         else:
             load = _from_gguf if found.kind == "gguf" else _from_folder
             model, tokenizer = load(_local(found), dtype, where)
@@ -183,14 +189,6 @@ def _local(found: ModelRef) -> Path:
             f"model {found.hub_id!r} is neither a local folder nor available from the Hub ({type(error).__name__}): "
             f"{_ALLOWED}"
         ) from error
-
-
-def _adapter(ref: str) -> Any:
-    if importlib.util.find_spec("llm.models.adapter") is None:
-        raise InputError(f"{ref}: models behind hf: are not available in this version")
-    from importlib import import_module
-
-    return import_module("llm.models.adapter")
 
 
 def _from_gguf(path: Path, dtype: str, device: "torch.device") -> "tuple[DecoderModel, PreTrainedTokenizerFast]":

@@ -4,13 +4,10 @@
  * depend on the row alone. Float32; head_dim is a multiple of 8.
  */
 #include <stdlib.h>
-#include <string.h>
-
-typedef float vec __attribute__((vector_size(32)));
-typedef int ivec __attribute__((vector_size(32)));
-typedef void (*Parallel)(void (*)(void *), void *, unsigned, unsigned);
+#include "vectors.h"
 
 typedef struct {
+    Threads threads;
     const float *q, *k, *v;  /* q (rows, kv_heads * group, head_dim); k, v (rows, kv_heads, head_dim), the new position's */
     float *keys, *values;    /* (tiles, kv_heads, tile, head_dim) */
     float *out;              /* as q */
@@ -18,35 +15,8 @@ typedef struct {
     const long *first, *last; /* (rows): the positions it sees; the last one is the new one */
     long rows, kv_heads, group, head_dim, tile, width;
     long q_stride, k_stride, v_stride; /* floats from row to row */
-    int threads, failed;
-    int (*thread_number)(void);
+    int failed;
 } Job;
-
-static inline vec load(const float *p) { vec v; memcpy(&v, p, sizeof v); return v; }
-static inline void store(float *p, vec v) { memcpy(p, &v, sizeof v); }
-static inline vec all(float s) { return (vec){s, s, s, s, s, s, s, s}; }
-static inline float total(vec v) { return ((v[0] + v[4]) + (v[2] + v[6])) + ((v[1] + v[5]) + (v[3] + v[7])); }
-
-/* e^x for x <= 0, no less than e^-87: by 2^n e^r with |r| <= ln(2) / 2 and the series of e^r. */
-static inline vec power(vec x)
-{
-    const vec magic = all(12582912.0f);
-    x = (vec)(((ivec)all(-87.0f) & (x < all(-87.0f))) | ((ivec)x & ~(x < all(-87.0f))));
-    vec n = x * all(1.44269504f) + magic;
-    ivec exponent = ((ivec)n << 23) + (127 << 23);
-    n -= magic;
-    vec r = x - n * all(0.693359375f);
-    r += n * all(2.12194440e-4f);
-    vec p = all(1.0f / 5040);
-    p = p * r + all(1.0f / 720);
-    p = p * r + all(1.0f / 120);
-    p = p * r + all(1.0f / 24);
-    p = p * r + all(1.0f / 6);
-    p = p * r + all(0.5f);
-    p = p * r + all(1.0f);
-    p = p * r + all(1.0f);
-    return p * (vec)exponent;
-}
 
 /* One row and key/value head; room holds the scores of one query head. */
 static inline __attribute__((always_inline)) void attend_head(const Job *j, long row, long head, const long dim, float *room)
@@ -100,12 +70,13 @@ static inline __attribute__((always_inline)) void attend_head(const Job *j, long
 static void work(void *argument)
 {
     Job *j = argument;
-    long items = j->rows * j->kv_heads, me = j->thread_number ? j->thread_number() : 0, longest = 0;
+    long first, last, longest = 0;
+    share(&j->threads, j->rows * j->kv_heads, &first, &last);
     for (long r = 0; r < j->rows; r++)
         longest = j->last[r] - j->first[r] + 1 > longest ? j->last[r] - j->first[r] + 1 : longest;
     float *room = malloc((size_t)(longest + 8) * sizeof *room);
     if (!room) { j->failed = 1; return; }
-    for (long i = items * me / j->threads; i < items * (me + 1) / j->threads; i++) {
+    for (long i = first; i < last; i++) {
         if (j->head_dim == 64) attend_head(j, i / j->kv_heads, i % j->kv_heads, 64, room);
         else if (j->head_dim == 128) attend_head(j, i / j->kv_heads, i % j->kv_heads, 128, room);
         else attend_head(j, i / j->kv_heads, i % j->kv_heads, j->head_dim, room);
@@ -118,14 +89,8 @@ int attend(const float *q, const float *k, const float *v, float *keys, float *v
            const long *first, const long *last, long rows, long kv_heads, long group, long head_dim, long tile, long width,
            long q_stride, long k_stride, long v_stride, int threads, Parallel parallel, int (*thread_number)(void))
 {
-    Job job = {q, k, v, keys, values, out, table, first, last, rows, kv_heads, group, head_dim, tile, width,
-               q_stride, k_stride, v_stride, threads, 0, thread_number};
-    if (threads > 1 && parallel) {
-        parallel(work, &job, (unsigned)threads, 0);
-    } else {
-        job.threads = 1;
-        job.thread_number = 0;
-        work(&job);
-    }
+    Job job = {{threads, thread_number}, q, k, v, keys, values, out, table, first, last, rows, kv_heads, group, head_dim, tile, width,
+               q_stride, k_stride, v_stride, 0};
+    run(work, &job, parallel);
     return job.failed;
 }
