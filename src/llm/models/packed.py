@@ -16,7 +16,7 @@ import torch
 from torch import Tensor, nn
 
 from llm.models.compiled import compiled_kernels
-from llm.models.timing import least_seconds
+from llm.models.timing import fastest
 
 Product = Callable[[Tensor, Tensor, Tensor | None], Tensor]
 
@@ -68,7 +68,7 @@ _OF_MODEL: "weakref.WeakKeyDictionary[nn.Module, PackedWeights | None]" = weakre
 
 
 def packed_weights(model: object, plain: Product) -> PackedWeights | None:
-    """The packed weights of a model on the CPU; None where they would not be faster than `plain`, or too large.
+    """The packed weights of a model on the CPU; None where `plain` is faster, or they would be too large.
 
     Decided once for each model, by timing its middle matrix, so that bits do not change from call to call.
     """
@@ -102,7 +102,7 @@ def _matrices(model: nn.Module) -> list[Tensor]:
 
 
 def _fastest(model: nn.Module, plain: Product) -> Kernel | None:
-    """The kernel that multiplies a few rows with the model's middle matrix faster than `plain` and any other."""
+    """The kernel for few rows of this model, by its middle matrix; None where `plain` serves best."""
     matrices = sorted(_matrices(model), key=Tensor.numel)
     if not matrices or any(p.device.type != "cpu" or p.dtype not in _DTYPES for p in matrices):
         return None
@@ -116,8 +116,7 @@ def _fastest(model: nn.Module, plain: Product) -> Kernel | None:
         for name, kernel in kernels.items():
             with contextlib.suppress(RuntimeError, AttributeError, NotImplementedError):
                 calls[name] = _probe(kernel, x, weight)
-        seconds = least_seconds(calls)
-    return kernels.get(min(seconds, key=lambda name: seconds[name]))
+        return kernels.get(fastest(calls, usual="compiled" if "compiled" in calls else "plain"))
 
 
 def _probe(kernel: Kernel, x: Tensor, weight: Tensor) -> Callable[[], Tensor]:

@@ -16,12 +16,10 @@ import torch
 from torch import Tensor, nn
 
 from llm.models.packed import PackedWeights, packed_weights
-from llm.models.timing import least_seconds
+from llm.models.timing import fastest
 
 Product = Callable[[Tensor, Tensor, Tensor | None], Tensor]
 
-CLEARLY = 0.85
-"""Another kernel replaces torch's own when it needs less than this share of its time."""
 _PROBE_ROWS = 512
 _PROBE_ELEMENTS = 100_000
 
@@ -100,9 +98,8 @@ def _choose(weight: Tensor) -> str:
     names = ["torch", "onednn"] if weight.dtype == torch.float32 else ["torch", "float32"]
     with torch.inference_mode():
         kernels = [name for name in names if _works(_PRODUCTS[name], x, weight)]
-        seconds = least_seconds({name: partial(_PRODUCTS[name], x, weight, None) for name in kernels})
-    best = min(seconds, key=lambda name: seconds[name])
-    _CHOSEN[weight.dtype] = best if seconds[best] < CLEARLY * seconds["torch"] else "torch"
+        calls = {name: partial(_PRODUCTS[name], x, weight, None) for name in kernels}
+        _CHOSEN[weight.dtype] = fastest(calls, usual="torch")
     return _CHOSEN[weight.dtype]
 
 

@@ -16,6 +16,7 @@ import torch
 from torch import Tensor
 
 from llm.errors import InputError
+from llm.models.compiled import compiled_kernels
 from llm.models.products import chosen_product, full_precision
 from llm.scoring.key_values import KeyValuePool
 from llm.scoring.memory import keep_freed_memory
@@ -26,7 +27,7 @@ from llm.scoring.readout import LogitsDtype, head_of, read_out
 from llm.scoring.requests import ScoreRequest, TokenScores
 from llm.scoring.targets import Targets
 
-VERSION = "2"
+VERSION = "3"
 """Part of the identity of a stored score; changes whenever the engine's arithmetic does."""
 
 ROWS_TO_READ = 512
@@ -90,7 +91,8 @@ class ScoringEngine:
     @property
     def version(self) -> str:
         """What beside model and dtypes decides a score's last bits: the engine's arithmetic, torch and its kernels."""
-        return f"engine {VERSION}, torch {torch.__version__}, {self._product} products"
+        steps = "torch" if compiled_kernels() is None else "compiled"
+        return f"engine {VERSION}, torch {torch.__version__}, {self._product} products, {steps} steps"
 
     @property
     def invariant(self) -> bool | str:
