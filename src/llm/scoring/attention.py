@@ -96,25 +96,25 @@ class _Join:
         """The parts' weighted sum, each row's in the order of its levels."""
         if self.plan.num_levels > 1:
             weights = _weights(self.sums)
-            self._scale(self.out, weights[0])
+            self._by_head(self.out).mul_(weights[0, ..., None])
             for call, out in sorted(self.parts, key=lambda part: part[0].level):
                 self._add(call, out, weights[call.level])
         heads = self.out.view(-1, self.group, self.num_heads, self.head_dim).transpose(1, 2)
         return heads.reshape(self.plan.num_rows, -1).to(self.out_dtype)
 
-    def _scale(self, out: Tensor, weights: Tensor) -> Tensor:
-        out.view(-1, weights.shape[1], self.head_dim).mul_(weights[..., None])
-        return out
+    def _by_head(self, out: Tensor) -> Tensor:
+        return out.view(len(out), -1, self.head_dim)
 
     def _add(self, call: TileCall | SharedCall, out: Tensor, weights: Tensor) -> None:
         if isinstance(call, SharedCall) and call.gather is None:
             for first, last in call.runs:
-                part = self._scale(out[first - call.start : last - call.start], weights[first:last])
-                self.out[first:last].add_(part)
+                part = self._by_head(out[first - call.start : last - call.start])
+                self._by_head(self.out[first:last]).addcmul_(part, weights[first:last, :, None])
             return
-        part = self._scale(out[: len(call.rows)], embedding(call.rows, weights))
-        part.add_(embedding(call.rows, self.out))
-        self.out.index_copy_(0, call.rows, part)
+        total = embedding(call.rows, self.out)
+        part = self._by_head(out[: len(call.rows)])
+        self._by_head(total).addcmul_(part, embedding(call.rows, weights)[..., None])
+        self.out.index_copy_(0, call.rows, total)
 
 
 def _weights(sums: Tensor) -> Tensor:

@@ -5,7 +5,7 @@ from functools import cache
 import torch
 from torch import Tensor
 
-from llm.scoring.spans import GRAIN
+from llm.scoring.spans import GRAIN, SPANS
 
 
 def attend_tiles(queries: Tensor, keys: Tensor, values: Tensor, mask: Tensor | None) -> tuple[Tensor, Tensor]:
@@ -55,7 +55,7 @@ def rows_are_free(num_heads: int, group: int, head_dim: int, num_threads: int) -
     generator = torch.Generator().manual_seed(0)
     many = 17 * GRAIN * group
     queries = torch.randn(1, num_heads, many, head_dim, generator=generator)
-    for length in (128, 1024):
+    for length in (SPANS[-1], SPANS[0]):
         keys, values = torch.randn(2, 1, num_heads, length, head_dim, generator=generator)
         small = queries.view(num_heads, 17, GRAIN * group, head_dim).transpose(0, 1)
         wanted = attend_tiles(small, keys, values, None)
