@@ -6,10 +6,12 @@ from collections.abc import Sequence
 from reconcile.matching import plain_text
 from reconcile.runs import SampleRecord, Status
 
+_ANSWER_IS = r"(?i:\banswer\b(?:\s+is)?)\W*\b"
 _LETTER_FORMS = (
     r"^\W*([A-Z])\W*$",  # the letter alone: "B", "(B)", "**B**"
     r"^\W*([A-Z])\W*[).:]",  # the shown layout: "B) wheel and axle", "B. two"
-    r"\banswer\b(?:\s+is)?\W*\b([A-Z])\b",  # "the answer is B", "Answer: (B)"
+    _ANSWER_IS + r"([B-HJ-Z])\b",  # "the answer is B because", which "A" and "I" could begin as words
+    _ANSWER_IS + r"([A-Za-z])\b(?=\s*(?:[).:,;!?*]|$))",  # "Answer: (b)", "the answer is a.", not "is a lever"
 )
 
 
@@ -18,7 +20,7 @@ def named_choice(answer: str, choices: Sequence[str]) -> int | None:
     letters = {
         index
         for form in _LETTER_FORMS
-        for letter in re.findall(form, answer.strip(), flags=re.MULTILINE | (re.IGNORECASE if "answer" in form else 0))
+        for letter in re.findall(form, answer.strip(), flags=re.MULTILINE)
         if 0 <= (index := ord(letter.upper()) - ord("A")) < len(choices)
     }
     if len(letters) == 1:
