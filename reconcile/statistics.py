@@ -9,6 +9,7 @@ from dataclasses import dataclass, replace
 from fractions import Fraction
 
 import numpy as np
+from numpy.typing import NDArray
 
 from reconcile.agreement import native_picks
 from reconcile.chance import Chance, against_chance
@@ -114,7 +115,7 @@ def measure(ledger: Ledger, *, num_resamples: int = 10_000, seed: int = 0, level
         scores={side: replace(estimates[f"score {side}"], test=None) for side in SIDES},
         gap=estimates["gap"],
         components=_adjusted(_without_inert(components, ledger)),
-        subjects=_subject_gaps(table, level),
+        subjects=_subject_gaps(table, questions, num_resamples=num_resamples, seed=seed, level=level),
         reported_stderr={side: ledger.stderr.get(side) for side in SIDES},
         chance={side: _chance(ledger, side, [pair[place] for pair in picks]) for place, side in enumerate(SIDES)},
         ties={side: _ties(ledger, side) for side in SIDES},
@@ -192,28 +193,35 @@ def _adjusted(estimates: Mapping[str, Estimate]) -> dict[str, Estimate]:
     }
 
 
-def _subject_gaps(table: ItemTable, level: float) -> tuple[SubjectGap, ...]:
-    """Sub-tasks in order of appearance; intervals are exact on the few items each has."""
-    credits: defaultdict[str, list[tuple[Fraction, Fraction]]] = defaultdict(list)
-    for (left, _), ours, theirs in zip(table.pairs, table.logged_lm_eval, table.logged_inspect, strict=True):
-        credits[left.subject].append((ours, theirs))
+def _subject_gaps(
+    table: ItemTable, questions: NDArray[np.int64], *, num_resamples: int, seed: int, level: float
+) -> tuple[SubjectGap, ...]:
+    """Sub-tasks in order of appearance; intervals as for the whole: exact below FEW_DISCORDANT, else the bootstrap."""
+    places: defaultdict[str, list[int]] = defaultdict(list)
+    for place, (left, _) in enumerate(table.pairs):
+        places[left.subject].append(place)
     gaps = {}
-    for subject, pairs in credits.items():
-        differences = [ours - theirs for ours, theirs in pairs]
+    for subject, own in places.items():
+        differences = [table.logged_lm_eval[place] - table.logged_inspect[place] for place in own]
         up, down = up_and_down(differences)
+        if up + down < FEW_DISCORDANT:
+            interval = discordant_interval(differences, level)
+        else:
+            values = np.array([[float(value)] for value in differences])
+            means = stratified_means(
+                values, strata=np.zeros(len(own), int), questions=questions[own], num_resamples=num_resamples, seed=seed
+            )
+            (low,), (high,) = percentile_bounds(means, level)
+            interval = Interval(low=float(low), high=float(high), method="paired bootstrap", level=level)
         gaps[subject] = Estimate(
-            value=mean(differences),
-            interval=discordant_interval(differences, level),
-            test=paired_test(differences),
-            num_up=up,
-            num_down=down,
+            value=mean(differences), interval=interval, test=paired_test(differences), num_up=up, num_down=down
         )
     return tuple(
         SubjectGap(
             subject=subject,
-            num_items=len(credits[subject]),
-            lm_eval=mean(ours for ours, _ in credits[subject]),
-            inspect=mean(theirs for _, theirs in credits[subject]),
+            num_items=len(places[subject]),
+            lm_eval=mean(table.logged_lm_eval[place] for place in places[subject]),
+            inspect=mean(table.logged_inspect[place] for place in places[subject]),
             gap=gap,
         )
         for subject, gap in _adjusted(gaps).items()

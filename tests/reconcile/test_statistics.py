@@ -207,6 +207,15 @@ class TestMeasure:
         few = measure(decompose(*runs(outcomes[:100], subjects[:100])), num_resamples=50)
         assert few.gap.clustered is None
 
+    def test_a_subjects_interval_reaches_beyond_its_gap_where_many_items_differ(self):
+        """Given which items differ, their number is not certain: the exact interval alone could not pass the gap."""
+        outcomes = [(1, 0)] * 12 + [(1, 1)] * 88 + [(1, 0)] * 3 + [(1, 1)] * 97
+        many, few = measure(decompose(*runs(outcomes, ["many"] * 100 + ["few"] * 100))).subjects
+        assert many.gap.interval.method == "paired bootstrap"
+        assert many.gap.interval.low < 0.12 < many.gap.interval.high < 0.25
+        assert few.gap.interval.method != "paired bootstrap"
+        assert few.gap.interval.high <= 0.03
+
     def test_chance_is_the_mean_of_one_over_the_choices(self):
         items = [
             item("a", (-1.0, -2.0, -3.0)),
