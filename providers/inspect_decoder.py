@@ -231,7 +231,7 @@ class DecoderAPI(ModelAPI):
             num_prompt=len(prompt_ids),
             with_logprobs=bool(config.logprobs),
             prompt_logprobs=scored,
-            metadata=metadata,
+            metadata=metadata or self._about(decoder),
         )
 
     # -- helpers -------------------------------------------------------------------------------------------------

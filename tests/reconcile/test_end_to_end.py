@@ -117,6 +117,9 @@ def test_wikitext_in_both_units_with_pages_longer_than_the_context(run: Any) -> 
         pages = list(csv.DictReader(file))
     assert {page["inspect_status"] for page in pages} == {"windowed"}
     assert {page["lm_eval_status"] for page in pages} == {"windowed"}
+    about = document["settings"]["inspect"]
+    assert about["defined_by"] == "Inspect's perplexity() over whole pages (this project's task)"
+    assert about["fewshot_rows"] == document["settings"]["lm_eval"]["fewshot_rows"] == "none"
 
 
 @pytest.mark.parametrize(
@@ -134,6 +137,8 @@ def test_other_protocols_close_too(run: Any, arguments: str) -> None:
     assert closes(document)
     assert document["components"]["unexplained"] == 0
     assert ("readout" in document["components"]) is ("generate" in arguments)
+    facts = ("model_fingerprint", "dtype", "eos_token", "max_length")
+    assert all(document["settings"]["lm_eval"][name] == document["settings"]["inspect"][name] for name in facts)
 
 
 def test_a_finished_run_of_the_same_name_is_replaced(run: Any) -> None:
