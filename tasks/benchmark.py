@@ -22,6 +22,8 @@ MAX_CONNECTIONS = 256
 MAX_NEW_TOKENS = 64
 """A generated answer is one line, `ANSWER: A`; more is room for what models say around it."""
 
+PAGES_DEFINED_BY = "Inspect's perplexity() over whole pages (this project's task)"
+
 
 class BenchmarkTask(Task):
     """A task whose default model yields to one asked for.
@@ -97,7 +99,8 @@ def page_task(*, data: str, limit: int | None, text: PageText) -> Task:
         _check_limit(limit)
         check_member("text", text, get_args(PageText))
         dataset = page_dataset(data, limit, text)
-        about = _about("wikitext", data, None, {"template": "inspect", "text": text, "num_fewshot": 0})
+        protocol = {"template": "inspect", "text": text, "num_fewshot": 0, "defined_by": PAGES_DEFINED_BY}
+        about = _about("wikitext", data, None, protocol) | {"fewshot_rows": "none"}
     return BenchmarkTask(
         dataset=dataset,
         solver=generate(),

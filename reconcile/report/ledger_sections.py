@@ -7,7 +7,8 @@ from typing import TYPE_CHECKING
 from reconcile.ledger import Cell, Component, Ledger
 from reconcile.report.facts import RunFacts
 from reconcile.report.names import FACTORS, SIDES, side_names
-from reconcile.report.numbers import NO_VALUE, count, difference, exact, fraction, interval, listed, score, tiny
+from reconcile.report.numbers import count, difference, exact, fraction, interval, listed, score, tiny
+from reconcile.report.protocols_section import marked_rows, protocols_table
 from reconcile.report.sections import Section, Table
 from reconcile.report.statistics_sections import statistics_sections
 from reconcile.runs import Protocol
@@ -154,7 +155,7 @@ def cells_section(ledger: Ledger) -> Section:
         headers=("template", "normalisation", "tie-break", "readout", "score", "exact", "n", ""),
         align="llllrrrl",
         rows=rows,
-        spare=(*(("readout",) if len({row[3] for row in rows}) == 1 else ()), "exact", "n"),
+        spare=(*(("readout",) if len({row[3] for row in rows}) == 1 else ()), "exact", "n", ""),
     )
     sentence = "Scores over the common items, every part of the protocol at one side's or at the other's value."
     return Section(title="Cells", sentences=(sentence,), table=table, brief=True)
@@ -214,11 +215,8 @@ def _bound_sentence(ledger: Ledger) -> str:
 
 def protocols_section(ledger: Ledger, facts: RunFacts) -> Section:
     """The two protocols side by side, differences first."""
-    left, right = ledger.protocols["lm_eval"], ledger.protocols["inspect"]
-    rows = [(*row, _verdict_of(row)) for row in (*_protocol_rows(left, right), *_setting_rows(facts))]
-    marked = tuple(sorted(rows, key=lambda row: ("differs", "", "one log only").index(row[3])))
-    table = Table(headers=("part", *side_names(ledger.harnesses).values(), ""), align="llll", rows=marked)
-    return Section(title="Protocols", sentences=_settings(facts), table=table)
+    rows = marked_rows(_protocol_rows(ledger.protocols["lm_eval"], ledger.protocols["inspect"]), facts)
+    return Section(title="Protocols", sentences=_settings(facts), table=protocols_table(rows, ledger.harnesses))
 
 
 def _protocol_rows(left: Protocol, right: Protocol) -> list[tuple[str, str, str]]:
@@ -229,20 +227,6 @@ def _protocol_rows(left: Protocol, right: Protocol) -> list[tuple[str, str, str]
             continue
         rows.append((name.replace("_", "-"), str(getattr(left, name)), str(getattr(right, name))))
     return rows
-
-
-def _setting_rows(facts: RunFacts) -> list[tuple[str, str, str]]:
-    """What the logs say about their runs."""
-    ours, theirs = (facts.settings.get(side, {}) for side in SIDES)
-    names = dict.fromkeys((*ours, *theirs))
-    return [(name.replace("_", "-"), ours.get(name, NO_VALUE), theirs.get(name, NO_VALUE)) for name in names]
-
-
-def _verdict_of(row: tuple[str, str, str]) -> str:
-    """What only one log says is no difference that is known."""
-    if NO_VALUE in row[1:]:
-        return "one log only"
-    return "" if row[1] == row[2] else "differs"
 
 
 def _settings(facts: RunFacts) -> tuple[str, ...]:

@@ -8,6 +8,8 @@ if TYPE_CHECKING:
 
 NO_VALUE = "–"
 
+_LEAST_SHOWN = 5e-5
+
 
 def score(value: float | Fraction | None) -> str:
     """A score in [0, 1] to four decimals."""
@@ -15,14 +17,16 @@ def score(value: float | Fraction | None) -> str:
 
 
 def difference(value: float | Fraction | None) -> str:
-    """A signed difference to four decimals; an exact 0 is written 0."""
+    """A signed difference to four decimals; an exact 0 is written 0, what four decimals would show as 0 by its power of
+    ten.
+    """
     if value is None:
         return NO_VALUE
-    return "0" if value == 0 else f"{float(value):+.4f}"
+    return tiny(value) if abs(float(value)) < _LEAST_SHOWN else f"{float(value):+.4f}"
 
 
 def tiny(value: float | Fraction) -> str:
-    """A rounding remainder: its power of ten matters, not its decimals."""
+    """A small remainder: its power of ten matters, not its decimals."""
     return "0" if value == 0 else f"{float(value):+.1e}"
 
 

@@ -4,8 +4,10 @@ from fractions import Fraction
 
 from reconcile.page_ledger import PageLedger
 from reconcile.report.facts import RunFacts
+from reconcile.report.ledger_sections import software_section
 from reconcile.report.names import FACTORS, SIDES, side_names
 from reconcile.report.numbers import NO_VALUE, count, tiny
+from reconcile.report.protocols_section import DIFFERS, Row, marked_rows, protocols_table
 from reconcile.report.sections import Section, Table
 
 
@@ -94,13 +96,29 @@ def page_coverage_section(ledger: PageLedger) -> Section:
     return Section(title="Coverage", sentences=(sentence, *ledger.faults), table=table, brief=True)
 
 
-def page_settings_section(ledger: PageLedger, facts: RunFacts) -> Section:
-    """What ran over what."""
+def page_protocols_sections(ledger: PageLedger, facts: RunFacts) -> list[Section]:
+    """Both protocols side by side: what differs, which everyone reads, then what is the same or in one log only."""
+    rows = marked_rows(_protocol_rows(ledger), facts)
+    apart, others = [row for row in rows if row[3] == DIFFERS], [row for row in rows if row[3] != DIFFERS]
     limit = "all pages" if facts.limit is None else f"the first {count(facts.limit, 'page')}"
     sentence = f"Model {facts.model} ({facts.dtype or 'dtype not known'}); data {facts.data}, {limit}."
-    versions = tuple((name, version) for name, version in facts.versions.items())
-    table = Table(headers=("package", "version"), align="ll", rows=versions) if versions else None
-    return Section(title="Settings", sentences=(sentence, *dict.fromkeys(ledger.notes)), table=table)
+    agree = () if apart else ("In all that both logs say, the two sides are the same.",)
+    table = protocols_table(apart, ledger.harnesses) if apart else None
+    return [
+        Section(title="Protocols", sentences=(sentence, *agree), table=table, brief=True),
+        Section(title="Protocols: the same, or in one log only", table=protocols_table(others, ledger.harnesses)),
+    ]
+
+
+def _protocol_rows(ledger: PageLedger) -> list[Row]:
+    """What decides a page's number, as far as the ledger knows it."""
+    ours, theirs = (ledger.perplexities[side] for side in SIDES)
+    return [
+        ("text scored", ours.text, theirs.text),
+        ("window", ours.window, theirs.window),
+        ("metric", ledger.metric["lm_eval"], ledger.metric["inspect"]),
+        ("nats per", ledger.units["lm_eval"], ledger.units["inspect"]),
+    ]
 
 
 def page_sections(ledger: PageLedger, facts: RunFacts) -> list[Section]:
@@ -111,7 +129,9 @@ def page_sections(ledger: PageLedger, facts: RunFacts) -> list[Section]:
         page_coverage_section(ledger),
         perplexities_section(ledger),
         page_cells_section(ledger),
-        page_settings_section(ledger, facts),
+        *page_protocols_sections(ledger, facts),
+        Section(title="Notes", sentences=tuple(dict.fromkeys(ledger.notes)), brief=True),
+        software_section(facts),
     ]
 
 

@@ -1,8 +1,9 @@
 """Sections on a terminal: rich tables as wide as it is, from 60 columns up; the same text without control codes in a
 pipe.
 
-A table that is too wide gives up its `spare` columns one by one; the report in the run's folder has them all. Reasons
-that would not fit beside their row stand in lines of their own below the table.
+A table that is too wide gives up its `spare` columns one by one; the report in the run's folder has them all. Then its
+text columns wrap, and if that is not enough each row becomes a list: no number and no name is ever cut. Reasons that
+would not fit beside their row stand in lines of their own below the table.
 """
 
 import sys
@@ -20,8 +21,9 @@ from reconcile.report.texts import visible
 
 _PIPE_WIDTH = 100
 _LONGEST_NOTE = 20
+_REASONS = ("", "why")
 _GAP = 2
-_NARROWEST_TEXT = 20
+_READABLE_TEXT, _NARROWEST_TEXT = 20, 12
 
 
 class _Stripped:
@@ -75,19 +77,38 @@ def print_table(console: Console, table: Table) -> None:
     """A table that fits the console, the reasons of its rows below it where they are long."""
     table, notes = _without_long_notes(table)
     table = fitted(table, console.width)
-    made = RichTable(box=None, pad_edge=False, header_style="dim", padding=(0, _GAP, 0, 0))
-    for header, letter, width in zip(table.headers, table.align, widths(table, console.width), strict=True):
-        made.add_column(header, justify="right" if letter == "r" else "left", width=width, vertical="bottom")
+    if _room(_least(table, _NARROWEST_TEXT), console.width) < 0:
+        _print_lists(console, table)
+    else:
+        _print_columns(console, table, console.width)
+    for name, note in notes:
+        console.print(Padding(Text(f"{visible(name)}: {visible(note)}", style="dim"), (0, 0, 0, _GAP)))
+
+
+def _print_columns(console: Console, table: Table, width: int, indent: int = 0) -> None:
+    made = RichTable(
+        box=None, pad_edge=False, header_style="dim", padding=(0, _GAP, 0, 0), show_header=any(table.headers)
+    )
+    for header, letter, place in zip(table.headers, table.align, widths(table, width - indent), strict=True):
+        made.add_column(
+            header, justify="right" if letter == "r" else "left", width=place, vertical="bottom", overflow="fold"
+        )
     for row in table.rows:
         made.add_row(*(Text(visible(cell)) for cell in row))
-    console.print(made)
-    for name, note in notes:
-        console.print(Padding(Text(f"{visible(name)}: {visible(note)}", style="dim"), (0, 0, 0, 2)))
+    console.print(Padding(made, (0, 0, 0, indent), expand=False))
+
+
+def _print_lists(console: Console, table: Table) -> None:
+    """Each row as its name and, below it, a line for every other column."""
+    for row in table.rows:
+        console.print(Text(visible(row[0])))
+        lines = tuple((header, cell) for header, cell in zip(table.headers[1:], row[1:], strict=True) if cell)
+        _print_columns(console, Table(headers=("", ""), align="ll", rows=lines), console.width, indent=_GAP)
 
 
 def _without_long_notes(table: Table) -> tuple[Table, list[tuple[str, str]]]:
     """The table without a last column of reasons, and those by the name of their row."""
-    if table.headers[-1] or max((cell_len(row[-1]) for row in table.rows), default=0) <= _LONGEST_NOTE:
+    if table.headers[-1] not in _REASONS or max((cell_len(row[-1]) for row in table.rows), default=0) <= _LONGEST_NOTE:
         return table, []
     notes = [(row[0].strip(), row[-1]) for row in table.rows if row[-1]]
     return _without_column(table, len(table.headers) - 1), notes
@@ -96,7 +117,7 @@ def _without_long_notes(table: Table) -> tuple[Table, list[tuple[str, str]]]:
 def fitted(table: Table, width: int) -> Table:
     """The table without as many of its spare columns as it takes to fit `width`."""
     for name in table.spare:
-        if sum(_least(table)) + _GAP * len(table.headers) <= width:
+        if _room(_least(table, _READABLE_TEXT), width) >= 0:
             break
         if name in table.headers:
             table = _without_column(table, table.headers.index(name))
@@ -105,25 +126,29 @@ def fitted(table: Table, width: int) -> Table:
 
 def widths(table: Table, width: int) -> list[int]:
     """The width of each column: what it needs, then, as far as there is room, its longest text and its whole header in
-    a line.
+    a line; the narrowest column that lacks something gets it first.
     """
-    found = _least(table)
-    room = width - sum(found) - _GAP * len(found)
-    for wanted in (_cells(table), [cell_len(header) for header in table.headers]):
-        for place, most in enumerate(wanted):
-            more = max(0, min(room, most - found[place]))
-            found[place] += more
-            room -= more
+    found = _least(table, _NARROWEST_TEXT)
+    for wanted in (_least(table, _READABLE_TEXT), _cells(table), [cell_len(header) for header in table.headers]):
+        for _ in range(_room(found, width)):
+            short = [place for place, most in enumerate(wanted) if found[place] < most]
+            if not short:
+                break
+            found[min(short, key=found.__getitem__)] += 1
     return found
 
 
-def _least(table: Table) -> list[int]:
-    """How narrow columns can be: headers in lines of a word each, a long first column wrapped."""
+def _room(columns: list[int], width: int) -> int:
+    """What columns of these widths, and the gaps between them, leave of `width`."""
+    return width - sum(columns) - _GAP * (len(columns) - 1)
+
+
+def _least(table: Table, text: int) -> list[int]:
+    """How narrow columns can be: headers in lines of a word each, what is not a number wrapped at `text`."""
     found = []
-    for place, (header, cells) in enumerate(zip(table.headers, _cells(table), strict=True)):
+    for header, letter, cells in zip(table.headers, table.align, _cells(table), strict=True):
         words = max(map(cell_len, header.split()), default=0)
-        breaks = place == 0 and cells > _NARROWEST_TEXT
-        found.append(max(words, _NARROWEST_TEXT if breaks else cells))
+        found.append(max(words, min(cells, text) if letter == "l" else cells, 1))
     return found
 
 

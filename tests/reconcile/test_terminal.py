@@ -9,7 +9,9 @@ import struct
 import subprocess
 import sys
 import time
+from dataclasses import replace
 from fcntl import ioctl
+from fractions import Fraction
 from io import StringIO
 from pathlib import Path
 from termios import TIOCSWINSZ
@@ -22,10 +24,22 @@ from llm.scoring.store import ScoreStore
 from llm.scoring.stored_scorer import StoredScorer
 from reconcile.decompose import decompose
 from reconcile.harnesses import CountingScorer, WatchedEngine
+from reconcile.ledger import UnexplainedItem
+from reconcile.numerics import Numerics
 from reconcile.progress import Progress, clock
+from reconcile.ranking import ModelCredits, rank_models
+from reconcile.report.diff import compare_runs, diff_sections
+from reconcile.report.document import write_document
+from reconcile.report.ledger_sections import cells_section, unexplained_section
+from reconcile.report.names import side_names
+from reconcile.report.numbers import difference
+from reconcile.report.numerics_section import numerics_section
+from reconcile.report.ranking_sections import ranking_sections
+from reconcile.report.records import RECORDS_NAME, write_records
 from reconcile.report.sections import Table
-from reconcile.report.terminal import fitted, print_sections, widths
+from reconcile.report.terminal import fitted, print_sections, print_table, widths
 from reconcile.report.writing import print_report, report_parts
+from reconcile.run_folder import DOCUMENT_NAME
 
 CONTROL = re.compile(r"\x1b\[[0-9;?]*[a-zA-Z]")
 COLOUR = re.compile(r"\x1b\[(?:[0-9]+;)*(?:3[0-8]|4[0-8]|9[0-7]|10[0-7])[;m]")
@@ -75,6 +89,97 @@ def test_tables_fit_from_sixty_columns_up(parts, columns):
     for row in ("template", "tie-break", "coverage", "rounding", "unexplained", "sum = gap"):
         assert any(line.startswith(row) for line in lines), row
     assert ("picks changed" in text or "changed" in text) == (columns >= 80)
+
+
+@pytest.fixture(scope="module")
+def wide_sections(make_recorded, make_questions, tmp_path_factory):
+    """Sections whose names, reasons and numbers are as long as they get, by what they show."""
+    recorded = [
+        make_recorded(make_questions(60, 5), seed=seed, model_fingerprint=f"{seed}" * 64, data_fingerprint="d" * 64)
+        for seed in (1, 2, 3)
+    ]
+    ledgers = [decompose(one.lm_eval, one.inspect) for one in recorded]
+    names = ("smollm2-135m-instruct bfloat16", "Qwen/Qwen2.5-0.5B-Instruct", "four-bit")
+    ranking = rank_models([ModelCredits.of(name, one) for name, one in zip(names, ledgers, strict=True)])
+    folders = [tmp_path_factory.mktemp(f"run-{number}") for number in (0, 1)]
+    for folder, one, ledger in zip(folders, recorded, ledgers, strict=False):
+        write_records(folder / RECORDS_NAME, one)
+        write_document(folder / DOCUMENT_NAME, report_parts(ledger, one.facts).document)
+    ledger = ledgers[0]
+    item = UnexplainedItem(
+        key="0123456789abcdef" * 4, occurrence=0, subject="high_school_european_history", side="both",
+        logged_lm_eval=Fraction(1, 3), logged_inspect=Fraction(0), derived_lm_eval=None, derived_inspect=None,
+        reason="no logprob of any choice is logged, so the step between the two protocols cannot be " + "seen " * 20,
+    )  # fmt: skip
+    cells = tuple(
+        replace(cell, readout="generate" if place % 2 else "loglikelihood") for place, cell in enumerate(ledger.cells)
+    )
+    numerics = tuple(
+        Numerics(
+            side=side, way="one request a batch, float64", num_requests=14_042, max_difference=1.25e-05,
+            median_difference=2.5e-07, num_items=3_500, picks_changed=12, noise=0.5, typical_noise=0.25,
+            num_predictions=3_499, within_noise=1_234, within_typical=987,
+        )
+        for side in ("lm_eval", "inspect")
+    )  # fmt: skip
+    return {
+        "ranking": ranking_sections(ranking),
+        "diff": diff_sections(compare_runs(*folders)),
+        "unexplained": [unexplained_section(replace(ledger, unexplained=(item,)))],
+        "cells": [cells_section(replace(ledger, cells=cells))],
+        "numerics": [numerics_section(replace(recorded[0].facts, numerics=numerics), side_names(ledger.harnesses))],
+    }
+
+
+@pytest.mark.parametrize("columns", [60, 80, 100])
+@pytest.mark.parametrize("name", ["ranking", "diff", "unexplained", "cells", "numerics"])
+def test_no_number_and_no_name_is_cut(wide_sections, name, columns):
+    tables = [section.table for section in wide_sections[name] if section.brief and section.table is not None]
+    assert tables
+    for table in tables:
+        stream = StringIO()
+        print_table(Console(file=stream, width=columns), table)
+        lines = stream.getvalue().splitlines()
+        assert max(map(len, lines)) <= columns
+        if table.headers[-1] == "why":
+            said = " ".join(stream.getvalue().split())
+            assert all(f"{row[0]}: {' '.join(row[-1].split())}" in said for row in table.rows)
+            *headers, _ = table.headers
+            table = replace(
+                table, headers=tuple(headers), align=table.align[:-1], rows=tuple(row[:-1] for row in table.rows)
+            )
+            lines = lines[: next(at for at, line in enumerate(lines) if line.startswith(f"  {table.rows[0][0]}: "))]
+        shown = fitted(table, columns)
+        assert set(table.headers) - set(shown.headers) <= set(table.spare)
+        places = widths(shown, columns)
+        if sum(places) + 2 * (len(places) - 1) > columns:  # a list of each row
+            assert {word for row in shown.rows for cell in row for word in cell.split()} <= set(" ".join(lines).split())
+            continue
+        start = 0
+        for place, width in enumerate(places):  # each column by itself, its wrapped lines joined
+            found = "".join("".join(line[start : start + width].split()) for line in lines)
+            assert found == "".join("".join(row[place].split()) for row in (shown.headers, *shown.rows)), place
+            start += width + 2
+
+
+def test_numbers_never_wrap_and_what_is_too_wide_becomes_lists():
+    table = Table(headers=("name", "one", "two"), align="lrr", rows=(("a model", "1" * 30, "2" * 30),))
+    stream = StringIO()
+    print_table(Console(file=stream, width=60), table)
+    assert [line.split() for line in stream.getvalue().splitlines()] == [
+        ["a", "model"],
+        ["one", "1" * 30],
+        ["two", "2" * 30],
+    ]
+
+
+def test_a_remainder_too_small_for_four_decimals_is_told_from_zero():
+    assert [difference(value) for value in (0, Fraction(-1, 10**6), 2e-5, -0.00006)] == [
+        "0",
+        "-1.0e-06",
+        "+2.0e-05",
+        "-0.0001",
+    ]
 
 
 def test_a_table_gives_up_what_it_can_spare_and_no_more():
