@@ -19,6 +19,7 @@ if TYPE_CHECKING:
     from reconcile.agreement import Agreement
     from reconcile.chance import Chance
     from reconcile.luck import Spread
+    from reconcile.page_statistics import PageStatistics
     from reconcile.statistics import Statistics
 
 
@@ -107,7 +108,8 @@ def page_document(ledger: PageLedger, facts: RunFacts) -> dict[str, Any]:
         "cells": [{**asdict(cell), "nats": float(cell.nats), "off_path": cell.off_path} for cell in ledger.cells],
         "one_at_a_time": [],
         "interactions": [],
-        "intervals": {},
+        "intervals": _page_intervals(statistics),
+        "statistics": None if statistics is None else _page_statistics(statistics),
         "chance": None,
         "agreement": None,
         "notes": list(ledger.notes),
@@ -241,6 +243,19 @@ def _chance(chance: "Chance") -> dict[str, Any]:
         "no_pick": chance.no_pick,
         "probability_mass": chance.probability_mass,
     }
+def _page_intervals(statistics: "PageStatistics | None") -> dict[str, Any]:
+    if statistics is None:
+        return {}
+    return {
+        f"bits_per_byte_{name}": {"interval": interval, "clustered": None, "test": None}
+        for name, interval in statistics.intervals.items()
+    }
+
+
+def _page_statistics(statistics: "PageStatistics") -> dict[str, Any]:
+    return {name: value for name, value in asdict(statistics).items() if name != "intervals"}
+
+
 
 
 def _statistics(statistics: "Statistics") -> dict[str, Any]:

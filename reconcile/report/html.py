@@ -19,7 +19,7 @@ from reconcile.report.figures import items_of
 from reconcile.report.ledger_figures import ledger_figures, page_figures, protocols_text
 from reconcile.report.ledger_sections import closing_sentence
 from reconcile.report.names import FACTORS, SIDES, side_names
-from reconcile.report.numbers import count, difference, interval, score
+from reconcile.report.numbers import count, difference, interval, score, unsigned_interval
 from reconcile.report.parts import Parts
 from reconcile.report.sections import Section
 from reconcile.report.style import FONT, MONO, figure_rules, tones, variables
@@ -165,15 +165,22 @@ def _page_context(parts: Parts) -> dict[str, Any]:
     ledger = parts.ledger
     assert isinstance(ledger, PageLedger)
     names, bits = side_names(ledger.harnesses), ledger.bits_per_byte
+    found = {} if parts.page_statistics is None else parts.page_statistics.intervals
     tiles = [
         {
             "name": names[side],
             "value": f"{getattr(bits, side):.4f}",
-            "notes": ["bits per byte", f"printed: {ledger.metric[side]} {_raw(ledger, side)}"],
+            "notes": [
+                "bits per byte",
+                *_others_like_these(unsigned_interval(found.get(side))),
+                f"printed: {ledger.metric[side]} {_raw(ledger, side)}",
+            ],
         }
         for side in SIDES
     ]
-    tiles.append({"name": "gap", "value": f"{bits.gap:+.4f}", "notes": ["bits per byte", "exact on these pages"]})
+    around = _others_like_these(interval(found.get("gap")))
+    notes = ["bits per byte", "exact on these pages", *around]
+    tiles.append({"name": "gap", "value": f"{bits.gap:+.4f}", "notes": notes})
     return {
         "eyebrow": _eyebrow(parts, f"{count(ledger.num_items['common'], 'page')} scored by both"),
         "headline": " and ".join(f"{names[side]}: {getattr(bits, side):.4f} bits per byte" for side in SIDES),
@@ -184,6 +191,10 @@ def _page_context(parts: Parts) -> dict[str, Any]:
         "closing": "",
         "items_note": "",
     }
+
+
+def _others_like_these(bounds: str) -> list[str]:
+    return [f"other pages like these: 95 % {bounds}"] if bounds else []
 
 
 def _raw(ledger: PageLedger, side: str) -> str:

@@ -7,7 +7,7 @@ from reconcile.ledger import Ledger
 from reconcile.page_ledger import PageLedger
 from reconcile.report.ledger_figures import protocols_text
 from reconcile.report.names import FACTORS, SIDES, side_names
-from reconcile.report.numbers import count, difference, interval, score, tiny
+from reconcile.report.numbers import count, difference, interval, score, tiny, unsigned_interval
 from reconcile.report.parts import Parts
 from reconcile.report.texts import visible
 
@@ -92,20 +92,23 @@ def _choice_table(parts: Parts, ledger: Ledger) -> str:
 def _unsigned(parts: Parts, side: str) -> str:
     if parts.statistics is None:
         return ""
-    bounds = parts.statistics.scores[side].interval  # type: ignore[index]
-    return "" if bounds is None else f"[{bounds.low:.4f}, {bounds.high:.4f}]"
+    return unsigned_interval(parts.statistics.scores[side].interval)  # type: ignore[index]
 
 
 def _page_table(parts: Parts, ledger: PageLedger) -> str:
     names, bits = side_names(ledger.harnesses), ledger.bits_per_byte
-    scores = [(names[side], f"{getattr(bits, side):.6f}") for side in SIDES]
-    components = [(name.replace("_", " "), f"{value:+.6f}") for name, value in bits.components.items()]
-    total = (f"gap, {names['lm_eval']} − {names['inspect']}", f"{bits.gap:+.6f}")
+    found = {} if parts.page_statistics is None else parts.page_statistics.intervals
+    scores = [(names[side], f"{getattr(bits, side):.6f}", unsigned_interval(found.get(side))) for side in SIDES]
+    components = [(name.replace("_", " "), f"{value:+.6f}", "") for name, value in bits.components.items()]
+    total = (f"gap, {names['lm_eval']} − {names['inspect']}", f"{bits.gap:+.6f}", interval(found.get("gap")))
     caption = (
         f"{parts.facts.benchmark}, {parts.facts.model}: bits per byte of the original page behind both harnesses. "
         f"n = {count(ledger.num_items['common'], 'page')} that both scored."
+        + (" Intervals are 95 % paired bootstrap of the pages, for other pages like these." if found else "")
     )
-    return _table(("", "bits per byte"), "lr", (scores, components, [total]), caption=caption, label=ledger.task)
+    return _table(
+        ("", "bits per byte", "95 % interval"), "lrl", (scores, components, [total]), caption=caption, label=ledger.task
+    )
 
 
 def _table(

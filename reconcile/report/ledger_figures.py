@@ -63,9 +63,27 @@ def page_figures(ledger: PageLedger) -> dict[str, Figure]:
         (names["inspect"], bits.inspect),
         steps,
         unit="bits per byte of the original page",
-        caption=f"n = {count(pages, 'page')} that both scored. One unit on both sides; lower is better.",
+        caption=(
+            f"n = {count(pages, 'page')} that both scored. One unit on both sides; lower is better. "
+            f"{page_protocols_text(ledger)}"
+        ),
     )
     return {figure.name: figure}
+
+
+def page_protocols_text(ledger: PageLedger) -> str:
+    """What either side scored its pages as, for a caption."""
+    names = side_names(ledger.harnesses)
+    return " ".join(
+        f"{_leading(names[side])}: {ledger.perplexities[side].text} text, {ledger.perplexities[side].window} window, "
+        f"printed per {ledger.units[side]}."
+        for side in SIDES
+    )
+
+
+def _leading(name: str) -> str:
+    """A side's name where a sentence begins; a harness's own is written as the harness writes it."""
+    return name[0].upper() + name[1:] if name.startswith("the ") else name
 
 
 def protocol_text(protocol: Protocol) -> str:
@@ -79,11 +97,7 @@ def protocol_text(protocol: Protocol) -> str:
 def protocols_text(ledger: Ledger) -> str:
     """Both protocols, for a caption."""
     names = side_names(ledger.harnesses)
-    return " ".join(
-        f"{names[side][0].upper() + names[side][1:] if names[side].startswith('the ') else names[side]}: "
-        f"{protocol_text(ledger.protocols[side])}."
-        for side in SIDES
-    )
+    return " ".join(f"{_leading(names[side])}: {protocol_text(ledger.protocols[side])}." for side in SIDES)
 
 
 def _scores(ledger: Ledger, statistics: "Statistics | None") -> Figure:

@@ -63,6 +63,11 @@ def interval(bounds: "Interval | None") -> str:
     return "" if bounds is None else f"[{bounds.low:+.4f}, {bounds.high:+.4f}]"
 
 
+def unsigned_interval(bounds: "Interval | None") -> str:
+    """ "[0.9876, 1.0417]", around what is no difference; nothing where there is none."""
+    return "" if bounds is None else f"[{bounds.low:.4f}, {bounds.high:.4f}]"
+
+
 def p_value(value: float) -> str:
     """A p-value to three digits."""
     return f"{value:.3g}"

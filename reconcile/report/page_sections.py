@@ -1,28 +1,58 @@
 """A ledger of perplexities in words and tables: bits per byte first, the difference of units beside it."""
 
 from fractions import Fraction
+from typing import TYPE_CHECKING
 
 from reconcile.page_ledger import PageLedger
 from reconcile.report.facts import RunFacts
 from reconcile.report.ledger_sections import software_section
 from reconcile.report.names import FACTORS, SIDES, side_names
-from reconcile.report.numbers import NO_VALUE, count, tiny
+from reconcile.report.numbers import NO_VALUE, count, interval, tiny, unsigned_interval
 from reconcile.report.protocols_section import DIFFERS, Row, marked_rows, protocols_table
 from reconcile.report.sections import Section, Table
 
+if TYPE_CHECKING:
+    from reconcile.page_statistics import PageStatistics
 
-def bits_section(ledger: PageLedger) -> Section:
+_FEW_PAGES = 10
+"""Below this many pages a bootstrap is known to be too sure of itself."""
+
+
+def bits_section(ledger: PageLedger, statistics: "PageStatistics | None" = None) -> Section:
     """The headline: both sides in bits per byte of the original page."""
     bits, names = ledger.bits_per_byte, side_names(ledger.harnesses)
+    found = {} if statistics is None else statistics.intervals
     rows = [
-        (names["lm_eval"], _value(bits.lm_eval), ""),
-        (names["inspect"], _value(bits.inspect), ""),
-        ("gap", _signed(bits.gap), f"{names['lm_eval']} − {names['inspect']}"),
-        *((f"  {name.replace('_', ' ')}", _signed(value), "") for name, value in bits.components.items()),
+        (names["lm_eval"], _value(bits.lm_eval), unsigned_interval(found.get("lm_eval")), ""),
+        (names["inspect"], _value(bits.inspect), unsigned_interval(found.get("inspect")), ""),
+        ("gap", _signed(bits.gap), interval(found.get("gap")), f"{names['lm_eval']} − {names['inspect']}"),
+        *((f"  {name.replace('_', ' ')}", _signed(value), "", "") for name, value in bits.components.items()),
     ]
-    table = Table(headers=("bits per byte of the original page", "value", ""), align="lrl", rows=tuple(rows))
+    table = Table(
+        headers=("bits per byte of the original page", "value", "95 % interval", ""), align="lrrl", rows=tuple(rows)
+    )
     sentence = "One unit on both sides, so this is the comparison to read."
-    return Section(title="Bits per byte", sentences=(sentence,), table=table, brief=True)
+    return Section(
+        title="Bits per byte", sentences=(sentence,), table=table, after=_interval_notes(statistics), brief=True
+    )
+
+
+def _interval_notes(statistics: "PageStatistics | None") -> tuple[str, ...]:
+    """What the intervals are of, or why there are none."""
+    if statistics is None:
+        return ("Intervals need scipy: pip install 'harness-bridge[report]'",)
+    if statistics.reason is not None:
+        return (f"On these pages the gap is exact; there are no intervals: {statistics.reason}.",)
+    few = (
+        f" From {count(statistics.num_pages, 'page')} such intervals come out too narrow."
+        if statistics.num_pages < _FEW_PAGES
+        else ""
+    )
+    return (
+        f"On these pages the gap is exact. The intervals are for other pages like these: {100 * statistics.level:g} % "
+        f"by a paired bootstrap of {count(statistics.num_pages, 'page')}, {statistics.num_resamples:,} draws, "
+        f"seed {statistics.seed}.{few}",
+    )
 
 
 def logarithms_section(ledger: PageLedger) -> Section:
@@ -121,10 +151,10 @@ def _protocol_rows(ledger: PageLedger) -> list[Row]:
     ]
 
 
-def page_sections(ledger: PageLedger, facts: RunFacts) -> list[Section]:
+def page_sections(ledger: PageLedger, facts: RunFacts, statistics: "PageStatistics | None" = None) -> list[Section]:
     """All sections of a perplexity ledger, in the order they are read."""
     return [
-        bits_section(ledger),
+        bits_section(ledger, statistics),
         logarithms_section(ledger),
         page_coverage_section(ledger),
         perplexities_section(ledger),

@@ -11,6 +11,7 @@ from reconcile.report.sections import Section
 
 if TYPE_CHECKING:
     from reconcile.agreement import Agreement
+    from reconcile.page_statistics import PageStatistics
     from reconcile.statistics import Statistics
 
 
@@ -29,3 +30,4 @@ class Parts:
     document: Mapping[str, Any] = field(default_factory=dict)
     statistics: "Statistics | None" = None
     agreement: "Agreement | None" = None
+    page_statistics: "PageStatistics | None" = None

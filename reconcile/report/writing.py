@@ -30,6 +30,7 @@ if TYPE_CHECKING:
     from rich.console import Console
 
     from reconcile.agreement import Agreement
+    from reconcile.page_statistics import PageStatistics
     from reconcile.statistics import Statistics
 
 
@@ -44,13 +45,15 @@ def report_parts(ledger: Ledger | PageLedger, facts: RunFacts) -> Parts:
     """What every form of a ledger's report is rendered from."""
     title = f"{facts.benchmark}: {facts.model} behind {' and behind '.join(side_names(ledger.harnesses).values())}"
     if isinstance(ledger, PageLedger):
+        pages = _measured_pages(ledger, facts)
         return Parts(
             ledger=ledger,
             facts=facts,
             title=title,
-            sections=tuple(page_sections(ledger, facts)),
+            sections=tuple(page_sections(ledger, facts, pages)),
             verdict=_verdict(ledger),
-            document=page_document(ledger, facts),
+            document=page_document(ledger, facts, statistics=pages),
+            page_statistics=pages,
         )
     measured = _measured(ledger, facts)
     statistics, agreement = measured if measured is not None else (None, None)
@@ -94,6 +97,17 @@ def _measured(ledger: Ledger, facts: RunFacts) -> "tuple[Statistics, Agreement] 
             raise
         return None
     return measure(ledger, seed=facts.seed), agreement_of(ledger)
+
+
+def _measured_pages(ledger: PageLedger, facts: RunFacts) -> "PageStatistics | None":
+    """As `_measured`, of a ledger of pages."""
+    try:
+        from reconcile.page_statistics import measure_pages
+    except ImportError as error:
+        if error.name is None or not error.name.startswith("scipy"):
+            raise
+        return None
+    return measure_pages(ledger, seed=facts.seed)
 
 
 def print_report(report: Parts, folder: Path, further: Sequence[Section] = (), *, quiet: bool = False) -> None:

@@ -1,15 +1,20 @@
 """The report of a run over pages: what differs, how sure its numbers are, and what to type."""
 
+import json
 import math
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 
 from reconcile.page_ledger import PageLedger
+from reconcile.page_statistics import measure_pages
 from reconcile.perplexity import decompose_pages
 from reconcile.report.facts import RunFacts
+from reconcile.report.ledger_figures import page_figures
+from reconcile.report.numbers import interval, unsigned_interval
 from reconcile.report.parts import Parts
 from reconcile.report.writing import print_report, report_parts, write_report
 from reconcile.runs import HarnessRun, ItemKey, PageRecord, Protocol, Status
@@ -114,3 +119,66 @@ def test_pages_under_one_protocol_are_said_to_be_the_same() -> None:
     found = section(report_parts(one_unit, facts(settings=same)), "Protocols")
     assert found.table is None
     assert found.sentences[-1] == "In all that both logs say, the two sides are the same."
+
+
+def test_intervals_are_those_of_whole_corpora_redrawn_page_by_page() -> None:
+    ledger = page_ledger()
+    found = measure_pages(ledger, seed=3)
+    ours = np.array([page.nats["lm_eval"] for page in ledger.pages])
+    theirs = np.array([page.nats["text"] for page in ledger.pages])
+    num_bytes = np.array([page.num_bytes for page in ledger.pages])
+    drawn = np.random.default_rng(0).integers(len(ours), size=(10_000, len(ours)))
+    rates = [side[drawn].sum(1) / num_bytes[drawn].sum(1) / math.log(2) for side in (ours, theirs)]
+    for name, values in (("lm_eval", rates[0]), ("inspect", rates[1]), ("gap", rates[0] - rates[1])):
+        low, high = np.quantile(values, [0.025, 0.975])
+        shown = found.intervals[name]
+        assert (shown.low, shown.high) == (pytest.approx(low, abs=0.003), pytest.approx(high, abs=0.003))
+    assert found.intervals["gap"].low < ledger.bits_per_byte.gap < found.intervals["gap"].high < 0
+    assert measure_pages(ledger, seed=3) == found
+
+
+def test_copies_of_a_page_are_redrawn_together() -> None:
+    ledger = page_ledger(2)
+    doubled = replace(ledger, pages=(*ledger.pages, *ledger.pages))
+    assert measure_pages(doubled).intervals == measure_pages(ledger).intervals
+    assert measure_pages(doubled).num_pages == 2
+
+
+def test_intervals_stand_in_every_form(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    parts = write_report(tmp_path, page_ledger(), facts())
+    assert parts.page_statistics is not None
+    gap = interval(parts.page_statistics.intervals["gap"])
+    ours = unsigned_interval(parts.page_statistics.intervals["lm_eval"])
+    print_report(parts, tmp_path)
+    for text in (capsys.readouterr().out, *((tmp_path / name).read_text() for name in ("report.md", "report.html"))):
+        assert gap in text
+        assert ours in text
+        assert "for other pages like these" in text.replace("\n", " ")
+    assert gap.replace("-", "$-$") in (tmp_path / "table.tex").read_text()
+    document = json.loads((tmp_path / "reconcile.json").read_text())
+    shown = document["intervals"]["bits_per_byte_gap"]["interval"]
+    assert shown["low"] == parts.page_statistics.intervals["gap"].low
+    assert document["statistics"]["num_pages"] == 12
+
+
+def test_one_page_alone_has_no_interval_and_is_told_why(tmp_path: Path) -> None:
+    parts = write_report(tmp_path, page_ledger(1), facts())
+    assert "there are no intervals: an interval needs 2 different pages" in (tmp_path / "report.md").read_text()
+    assert parts.document["intervals"] == {}
+    assert "2 different pages" in parts.document["statistics"]["reason"]
+
+
+def test_few_pages_are_called_few() -> None:
+    assert "too narrow" in section(report_parts(page_ledger(9), facts()), "Bits per byte").after[0]
+    assert "too narrow" not in section(report_parts(page_ledger(10), facts()), "Bits per byte").after[0]
+
+
+def test_the_figures_caption_says_n_and_both_protocols(tmp_path: Path) -> None:
+    write_report(tmp_path, page_ledger(), facts())
+    said = (
+        "n = 12 pages that both scored. One unit on both sides; lower is better. "
+        "lm-eval: detokenised text, rolling window, printed per word. Inspect: raw text, rolling window, "
+        "printed per token."
+    )
+    assert page_figures(page_ledger())["waterfall"].caption == said
+    assert said in (tmp_path / "report.html").read_text()
