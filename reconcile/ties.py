@@ -1,6 +1,6 @@
 """Which items tie for best, why, and what every tie-break makes of them."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from fractions import Fraction
 from typing import Literal, get_args
@@ -8,6 +8,7 @@ from typing import Literal, get_args
 import numpy as np
 
 from reconcile.choices import ChoiceTable, Floats
+from reconcile.ledger import Ledger, SideName
 from reconcile.luck import Draw, Spread, draw_key, variance
 from reconcile.matching import plain_text
 from reconcile.normalisations import RuleScore, every_tie_break
@@ -88,6 +89,22 @@ def census(
         rules=scores,
         random=Spread(expectation=expectation, variance=variance(draws)),
     )
+
+
+def tied_items(ledger: Ledger) -> Mapping[SideName, Sequence[bool | None]]:
+    """By side, whether each common item's best choices tie under the side's own normalisation; None where the ledger
+    has no likelihoods of its choices.
+    """
+    found: dict[SideName, list[bool | None]] = {}
+    for side, choices in ledger.items.choices.items():
+        found[side] = [None] * ledger.items.num_items
+        if choices is None or not choices.num_items:
+            continue
+        protocol = ledger.protocols[side]
+        several = choices.tied(protocol.normalisation, protocol.tie_atol).sum(axis=1) > 1
+        for position, tied in zip(ledger.items.replayed.tolist(), several.tolist(), strict=True):
+            found[side][position] = tied
+    return found
 
 
 def _tied_item(sample: SampleRecord, tied: list[int], scores: Floats, few_bits: bool) -> TiedItem:

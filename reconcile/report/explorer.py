@@ -17,6 +17,7 @@ from reconcile.report.ledger_figures import outcome_labels
 from reconcile.report.names import FACTORS, SIDES, side_names
 from reconcile.report.texts import common_beginning, visible
 from reconcile.runs import Protocol, SampleRecord, Status
+from reconcile.ties import tied_items
 
 QUESTION = -1
 """The reference to the question; choice i is -2 - i."""
@@ -91,6 +92,7 @@ class _Builder:
             "switches": [[name, FACTORS.get(name, name)] for name in self.switches],
             "moves": self._moves(),
             "changes": self._changes(),
+            "ties": self._ties(),
             "unexplained": sorted(self.table.reasons),
             "question": questions,
             "sides": [{"name": names[side], **_rule(self.ledger.protocols[side])} for side in SIDES],
@@ -200,6 +202,11 @@ class _Builder:
                 for row in (picks != other).nonzero()[0].tolist():
                     masks[int(self.table.replayed[row])] |= 1 << bit
         return masks
+
+    def _ties(self) -> list[int]:
+        """One number an item: bit s is set where its best choices tie under side s's own rule."""
+        ours, theirs = (tied_items(self.ledger)[side] for side in ("lm_eval", "inspect"))
+        return [bool(one) | bool(other) << 1 for one, other in zip(ours, theirs, strict=True)]
 
 
 def _rule(protocol: Protocol) -> dict[str, Any]:

@@ -5,8 +5,10 @@ from pathlib import Path
 
 from reconcile.ledger import ItemRow, Ledger
 from reconcile.page_ledger import PageLedger
+from reconcile.ties import tied_items
 
 _FIXED = ("key", "occurrence", "subject", "question", "gold", "logged_lm_eval", "logged_inspect")
+_TIED = ("tied_lm_eval", "tied_inspect")
 
 
 def write_items(path: Path, ledger: Ledger) -> None:
@@ -15,6 +17,7 @@ def write_items(path: Path, ledger: Ledger) -> None:
     factors = list(ledger.items.contributions)
     header = [
         *_FIXED,
+        *_TIED,
         *(f"pick {cell}" for cell in cells),
         *(f"credit {cell}" for cell in cells),
         *factors,
@@ -23,16 +26,18 @@ def write_items(path: Path, ledger: Ledger) -> None:
     with path.open("w", encoding="utf-8", newline="") as file:
         writer = csv.writer(file)
         writer.writerow(header)
-        for row in ledger.items.rows():
-            writer.writerow(_line(row, cells, factors))
+        ties = tied_items(ledger)
+        for row, *tied in zip(ledger.items.rows(), ties["lm_eval"], ties["inspect"], strict=True):
+            writer.writerow(_line(row, tied, cells, factors))
 
 
-def _line(row: ItemRow, cells: list[str], factors: list[str]) -> list[str]:
+def _line(row: ItemRow, tied: list[bool | None], cells: list[str], factors: list[str]) -> list[str]:
     fixed = [row.key, row.occurrence, row.subject, row.question, row.gold, row.logged_lm_eval, row.logged_inspect]
+    ties = ["" if one is None else one for one in tied]
     picks = ["" if row.picks.get(cell) is None else row.picks[cell] for cell in cells]
     credits = [row.credits.get(cell, "") for cell in cells]
     shares = [row.contributions.get(factor, "") for factor in factors]
-    return [str(value) for value in (*fixed, *picks, *credits, *shares, row.unexplained or "")]
+    return [str(value) for value in (*fixed, *ties, *picks, *credits, *shares, row.unexplained or "")]
 
 
 def write_pages(path: Path, ledger: PageLedger) -> None:

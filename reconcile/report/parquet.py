@@ -12,6 +12,7 @@ from reconcile.choices import ChoiceTable, has_scores
 from reconcile.ledger import ItemRow, Ledger, SideName
 from reconcile.page_ledger import PageLedger
 from reconcile.runs import SampleRecord
+from reconcile.ties import tied_items
 
 _SIDES: tuple[SideName, SideName] = ("lm_eval", "inspect")
 
@@ -32,7 +33,7 @@ def write_parquet(path: Path, ledger: Ledger | PageLedger) -> None:
 
 
 def _item_rows(ledger: Ledger) -> list[dict[str, Any]]:
-    outcomes = item_outcomes(ledger)
+    outcomes, ties = item_outcomes(ledger), tied_items(ledger)
     scores = {side: _own_scores(ledger, side) for side in _SIDES}
     place = {position: row for row, position in enumerate(ledger.items.replayed.tolist())}
     cells, factors = [cell.name for cell in ledger.cells], list(ledger.items.contributions)
@@ -43,7 +44,8 @@ def _item_rows(ledger: Ledger) -> list[dict[str, Any]]:
             for side, sample in zip(_SIDES, pair, strict=True)
             for name, value in _side(sample, scores[side], place.get(position)).items()
         }
-        rows.append({**_item(row, pair[0], outcomes[position]), **sides, **_by_cell(row, cells, factors)})
+        tied = {f"tied_{side}": ties[side][position] for side in _SIDES}
+        rows.append({**_item(row, pair[0], outcomes[position]), **tied, **sides, **_by_cell(row, cells, factors)})
     return rows
 
 

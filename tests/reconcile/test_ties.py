@@ -1,18 +1,22 @@
 """Which items tie, of which kind, what each rule makes of them, and the luck of the draw."""
 
+import csv
 import itertools
 from dataclasses import replace
 from fractions import Fraction
 
+import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from reconcile.choices import build_table
+from reconcile.decompose import decompose
 from reconcile.luck import Draw, variance
 from reconcile.normalisations import every_normalisation
+from reconcile.report.items import write_items
 from reconcile.runs import Protocol
-from reconcile.synthetic import SyntheticItem, sample
-from reconcile.ties import census
+from reconcile.synthetic import SyntheticItem, run_of, sample
+from reconcile.ties import census, tied_items
 
 FRACTIONAL = Protocol(template="inspect", num_fewshot=0, normalisation="none", tie_break="fractional", seed=4)
 
@@ -54,6 +58,41 @@ def test_a_census_tells_the_kinds_of_ties_apart():
     assert found.random.expectation == scored["fractional"] == Fraction(2, 4)
     assert found.random.variance == 2 * Fraction(1, 4) / 4**2
     assert [rule.rule for rule in found.rules if rule.native] == ["fractional"]
+
+
+def test_items_csv_and_parquet_say_which_items_tie(tmp_path):
+    pytest.importorskip("pyarrow")
+    from pyarrow import parquet
+
+    from reconcile.report.parquet import write_parquet
+
+    def items(*rows):
+        return [
+            SyntheticItem(logprobs=logprobs, num_tokens=tokens, gold=0, name=str(n)) for n, (logprobs, tokens) in rows
+        ]
+
+    rows = list(enumerate([((-2, -2, -3), (1, 1, 1)), ((-1, -2, -3), (1, 1, 1)), ((-2, -4, -5), (1, 2, 1))]))
+    ledger = decompose(
+        run_of("lm_eval", items(*rows), protocol=replace(FRACTIONAL, template="lm-eval")),
+        run_of("inspect", items((0, rows[1][1]), *rows[1:]), protocol=replace(FRACTIONAL, normalisation="token")),
+    )
+    assert tied_items(ledger) == {"lm_eval": [True, False, False], "inspect": [False, False, True]}
+    write_items(tmp_path / "items.csv", ledger)
+    write_parquet(tmp_path / "items.parquet", ledger)
+    with (tmp_path / "items.csv").open(encoding="utf-8") as file:
+        lines = [(row["tied_lm_eval"], row["tied_inspect"]) for row in csv.DictReader(file)]
+    assert lines == [("True", "False"), ("False", "False"), ("False", "True")]
+    rows = parquet.read_table(tmp_path / "items.parquet").to_pylist()
+    assert [(row["tied_lm_eval"], row["tied_inspect"]) for row in rows] == [
+        (True, False),
+        (False, False),
+        (False, True),
+    ]
+    ledger = replace(ledger, items=replace(ledger.items, choices={**ledger.items.choices, "inspect": None}))
+    assert tied_items(ledger)["inspect"] == [None] * 3
+    write_items(tmp_path / "items.csv", ledger)
+    with (tmp_path / "items.csv").open(encoding="utf-8") as file:
+        assert [row["tied_inspect"] for row in csv.DictReader(file)] == [""] * 3
 
 
 def test_equal_scores_of_unlike_texts_have_a_reason_or_none():

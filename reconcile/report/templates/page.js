@@ -78,6 +78,11 @@
     const count = index.outcome.reduce((sum, found) => sum + (found === number), 0);
     if (count) form.outcome.append(option(String(number), `${label} (${count})`));
   });
+  index.sides.forEach((side, bit) => {
+    const count = tally(index.ties, bit);
+    if (count) form.ties.append(option(String(bit), `${side.name}: best choices tie (${count})`));
+  });
+  if (form.ties.options.length < 2) form.ties.parentElement.hidden = true;
   index.subjects.forEach((label, number) => form.subject.append(option(String(number), label || "(no name)")));
   if (index.subjects.length < 2) form.subject.parentElement.hidden = true;
 
@@ -87,12 +92,14 @@
     const [kind, bit] = form.component.value.split(":");
     const outcome = form.outcome.value === "" ? null : Number(form.outcome.value);
     const subject = form.subject.value === "" ? null : Number(form.subject.value);
+    const ties = form.ties.value === "" ? null : Number(form.ties.value);
     const words = form.search.value.toLowerCase().split(/\s+/).filter(Boolean);
     if (words.length && !lowered) lowered = index.question.map((text, place) => `${text} ${index.subjects[index.subject[place]]}`.toLowerCase());
     const found = [];
     for (let place = 0; place < total; place += 1) {
       if (kind === "unexplained" ? !unexplained.has(place) : kind && !((index[kind][place] >> Number(bit)) & 1)) continue;
       if (outcome !== null && index.outcome[place] !== outcome) continue;
+      if (ties !== null && !((index.ties[place] >> ties) & 1)) continue;
       if (subject !== null && index.subject[place] !== subject) continue;
       if (words.length && !words.every((word) => lowered[place].includes(word))) continue;
       found.push(place);

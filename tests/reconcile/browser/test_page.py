@@ -4,6 +4,7 @@ import shutil
 import subprocess
 import sys
 import time
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -115,6 +116,34 @@ def test_filters_narrow_the_list_and_add_up(opened):
     choose(opened, "component", "template: changes the pick")
     changed = opened.run("return document.querySelector('#filters').component.selectedOptions[0].textContent")
     assert shown(opened) == f"{changed.rsplit('(', 1)[1][:-1]} of 120 items"
+
+
+def test_the_items_that_tie_can_be_told_from_the_others(browser, tmp_path, make_recorded, make_questions):
+    recorded = make_recorded(make_questions(12, 1))
+    tying = [with_tie(one) if place in (2, 5, 7) else one for place, one in enumerate(recorded.lm_eval.samples)]
+    recorded = replace(recorded, lm_eval=replace(recorded.lm_eval, samples=tuple(tying)))
+    opened = opened_at(browser, page_of(recorded, tmp_path / "report.html"), 1280, 900)
+    options = opened.run("return [...document.querySelector('#filters').ties.options].map((o) => o.textContent)")
+    assert options == ["any", "lm-eval: best choices tie (3)"]
+    choose(opened, "ties", "lm-eval")
+    assert shown(opened) == "3 of 12 items"
+    assert opened.run("return [...document.querySelectorAll('.row .no')].map((e) => e.textContent)") == ["3", "6", "8"]
+    choose(opened, "ties", "any")
+    assert shown(opened) == "12 of 12 items"
+
+
+def test_without_a_tie_there_is_no_filter_for_ties(opened):
+    assert opened.run("return document.querySelector('#filters').ties.parentElement.hidden")
+
+
+def with_tie(sample):
+    """The sample with its first two choices level above the others."""
+    return replace(
+        sample,
+        scores=tuple(
+            replace(score, logprob=-0.001 if place < 2 else -9.0) for place, score in enumerate(sample.scores)
+        ),
+    )
 
 
 def test_search_finds_a_question(opened):
