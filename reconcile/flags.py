@@ -1,10 +1,11 @@
-"""What a reader must know of single items before trusting a score: cut, scored in windows, or not a number."""
+"""What a reader must know of single items before trusting a score: cut, cut off, scored in windows, or not a number."""
 
 from collections.abc import Sequence
 
 from llm.evaluation.rules import has_nan
+from reconcile.readout import is_unfound
 from reconcile.replay import Side
-from reconcile.runs import HarnessRun, Status
+from reconcile.runs import HarnessRun, SampleRecord, Status
 
 _NAMES = {"lm_eval": "lm-eval", "inspect": "Inspect"}
 _MOST_NAMED = 5
@@ -24,6 +25,7 @@ def _of(name: str, side: Side) -> list[str]:
     samples = side.run.samples
     counted = {said: sum(sample.status is status for sample in samples) for status, said in _STATES.items()}
     sentences = [f"{name}: {number} of {len(samples)} items {said}" for said, number in counted.items() if number]
+    sentences += _cut_off(name, samples)
     table = side.table
     nans = set(has_nan(table.logprobs, valid=table.valid).nonzero()[0].tolist()) if table.num_items else set()
     if nans:
@@ -33,6 +35,19 @@ def _of(name: str, side: Side) -> list[str]:
             f"takes for the best ({_named(ids)})"
         )
     return sentences
+
+
+def _cut_off(name: str, samples: Sequence[SampleRecord]) -> list[str]:
+    """What is known of generated answers that a limit ended."""
+    generated = [sample for sample in samples if sample.answer is not None and sample.status is not Status.ERRORED]
+    cut = [sample for sample in generated if sample.status is Status.CUT_OFF]
+    if not cut:
+        return []
+    unfound = sum(is_unfound(sample) for sample in cut)
+    return [
+        f"{name}: {len(cut)} of {len(generated)} generated answers were cut off: a limit on tokens or on the sample "
+        f"ended them; no answer was found in {unfound} of these"
+    ]
 
 
 def _named(ids: Sequence[str]) -> str:

@@ -17,6 +17,7 @@ from reconcile.runs import ChoiceScore, ItemKey, PageRecord, SampleRecord, Statu
 
 _UNKEYED = ItemKey(digest="")
 _LETTERS = "ABCDEFGHIJKLMNOPQRSTUVWXYZ"
+_CUT_OFF = ("max_tokens", "model_length")
 
 
 def sample_record(sample: Any, *, scorer: str) -> SampleRecord:
@@ -44,7 +45,7 @@ def sample_record(sample: Any, *, scorer: str) -> SampleRecord:
         scores=scores,
         credit=None,
         pick=pick,
-        status=_status(continuations, pick, generated),
+        status=_generated_status(sample, pick) if generated is not None else _scored_status(continuations),
         answer=generated,
         error=_error_text(sample, scored),
     )
@@ -158,15 +159,21 @@ def _pick(scored: Any, choices: Sequence[str]) -> int | None:
     return _letter_index(scored.answer or "", choices)
 
 
-def _status(continuations: Sequence[Mapping[str, Any]], pick: int | None, generated: str | None) -> Status:
-    """What became of an item that was scored."""
+def _scored_status(continuations: Sequence[Mapping[str, Any]]) -> Status:
+    """What became of an item whose choices were scored."""
     if any(entry.get("windowed") for entry in continuations):
         return Status.WINDOWED
     if any(entry.get("num_truncated") for entry in continuations):
         return Status.TRUNCATED
-    if generated is not None and pick is None:
-        return Status.UNPARSED
     return Status.SCORED
+
+
+def _generated_status(sample: Any, pick: int | None) -> Status:
+    """What became of an item whose answer was generated."""
+    answers = sample.output.choices if sample.output is not None else ()
+    if sample.limit is not None or (answers and answers[0].stop_reason in _CUT_OFF):
+        return Status.CUT_OFF
+    return Status.UNPARSED if pick is None else Status.SCORED
 
 
 def _completion(sample: Any) -> str:

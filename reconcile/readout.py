@@ -36,9 +36,14 @@ def _says(said: str, choice: str) -> bool:
     return bool(choice) and re.search(rf"(?<!\w){re.escape(choice)}(?!\w)", said) is not None
 
 
+def is_unfound(sample: SampleRecord) -> bool:
+    """Whether an answer was generated, whole or cut off, and none was found in it."""
+    return sample.status is Status.UNPARSED or (sample.status is Status.CUT_OFF and sample.pick is None)
+
+
 def count_named(samples: Sequence[SampleRecord]) -> tuple[int, int, int]:
     """Of generated items: how many had no answer found, of these how many name a choice, of these how many rightly."""
-    unfound = [sample for sample in samples if sample.status is Status.UNPARSED]
+    unfound = [sample for sample in samples if is_unfound(sample)]
     named = [(sample, named_choice(sample.answer or "", sample.choices)) for sample in unfound]
     return (
         len(unfound),

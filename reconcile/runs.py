@@ -20,6 +20,7 @@ class Status(StrEnum):
     TRUNCATED = "truncated"  # scored, but its context was cut on the left to fit the model
     WINDOWED = "windowed"  # scored in disjoint windows because it is longer than the context
     UNPARSED = "unparsed"  # generated, and no answer was found in the text
+    CUT_OFF = "cut_off"  # generated, and ended by a limit; the answer found in it all the same is in `pick`
     ERRORED = "errored"  # no score at all
 
 

@@ -7,9 +7,8 @@ from typing import Literal
 
 from reconcile.cells import READOUT
 from reconcile.ledger import Component, ReadoutSplit, UnexplainedItem
-from reconcile.readout import count_named
+from reconcile.readout import count_named, is_unfound
 from reconcile.replay import NOT_SEPARABLE, Replay, Side
-from reconcile.runs import Status
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -123,7 +122,7 @@ def _disagreement(side: Side, position: int) -> str:
 
 
 def _is_unfound(left: Side, right: Side, position: int) -> bool:
-    return any(side.generates and side.native[position].status is Status.UNPARSED for side in (left, right))
+    return any(side.generates and is_unfound(side.native[position]) for side in (left, right))
 
 
 def _listed(position: int, left: Side, right: Side, reason: str) -> UnexplainedItem:
@@ -160,7 +159,7 @@ def split_readout(
     generating = left if left.generates else right
     unfound, another = sum(rest.unfound, Fraction(0)), Fraction(0)
     for position, share in zip(positions, shares, strict=True):
-        if generating.native[position].status is Status.UNPARSED:
+        if is_unfound(generating.native[position]):
             unfound += share
         else:
             another += share

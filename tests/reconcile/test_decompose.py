@@ -286,6 +286,14 @@ class TestReadout:
         for name in ("template", "length_normalisation", "tie_break", "readout"):
             assert mirrored.component(name).exact == -self.ledger().component(name).exact
 
+    def test_answers_that_were_cut_off_change_no_sum(self):
+        whole = self.ledger()
+        self.generated = [replace(one, status=Status.CUT_OFF) for one in self.generated]
+        ledger = self.ledger()
+        assert ledger.components == whole.components
+        assert ledger.readout_split == whole.readout_split
+        assert (whole.notes, len(ledger.notes)) == ((), 1)
+
     def test_without_the_likelihoods_only_unfound_answers_are_laid_to_the_readout(self):
         left = run_of("lm_eval", [item("a", WRONG), item("b", RIGHT), item("c", WRONG), item("d", RIGHT, gold=1)])
         ledger = closes(decompose(left, run_of("inspect", self.generated, protocol=GENERATE)))

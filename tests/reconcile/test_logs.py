@@ -317,6 +317,29 @@ def test_a_generated_log_keeps_unparsed_apart_from_wrong(quiz: Path) -> None:
     assert "A) water" in run.samples[0].prompt
 
 
+def test_answers_that_a_limit_ended_are_told_from_those_that_name_no_choice(quiz: Path, tmp_path: Path) -> None:
+    """The first was found before the tokens ran out, the second never begun, the third ran out of tokens."""
+    from inspect_ai.log import EvalSampleLimit, read_eval_log, write_eval_log
+
+    log = read_eval_log(str(quiz))
+    assert log.samples is not None
+    found, never, cut, _ = log.samples
+    found.output.choices[0].stop_reason = "max_tokens"
+    never.limit, never.output.choices = EvalSampleLimit(type="time", limit=1), []
+    assert never.scores is not None
+    never.scores["choice"].answer = ""
+    cut.output.choices[0].stop_reason = "model_length"
+    write_eval_log(log, str(tmp_path / "cut.eval"))
+    run, plain = read_inspect_run(tmp_path / "cut.eval"), read_inspect_run(quiz)
+    assert [sample.status for sample in run.samples] == [*[Status.CUT_OFF] * 3, Status.SCORED]
+    assert [sample.pick for sample in run.samples] == [0, None, None, 2]
+    assert [sample.credit for sample in run.samples] == [sample.credit for sample in plain.samples]
+    assert reconcile_runs(run, plain).ledger.notes == (
+        "the first Inspect run: 3 of 4 generated answers were cut off: a limit on tokens or on the sample ended them; "
+        "no answer was found in 2 of these",
+    )
+
+
 @pytest.mark.parametrize(("reducer", "score"), [("mean", 2 / 3), ("mode", 1.0)])
 def test_epochs_are_reduced_as_the_log_says(tmp_path: Path, reducer: str, score: float) -> None:
     """P33: 1, 1, 0 each time."""
