@@ -78,8 +78,10 @@ def ledger_document(
     }
 
 
-def page_document(ledger: PageLedger, facts: RunFacts) -> dict[str, Any]:
-    """The document of a perplexity ledger: logarithms in `reported`, the one-unit account in `bits_per_byte`."""
+def page_document(ledger: PageLedger, facts: RunFacts, *, statistics: "PageStatistics | None" = None) -> dict[str, Any]:
+    """The document of a perplexity ledger: logarithms in `reported`, the one-unit account in `bits_per_byte`, whose
+    intervals `intervals` holds.
+    """
     return {
         "schema_version": SCHEMA_VERSION,
         **identity(facts),
@@ -231,18 +233,6 @@ def _intervals(statistics: "Statistics | None") -> dict[str, Any]:
     }
 
 
-def _chance(chance: "Chance") -> dict[str, Any]:
-    return {
-        "score": float(chance.score),
-        "level": float(chance.level),
-        "distance": float(chance.distance),
-        "distinguishable": chance.distinguishable(),
-        "p_value": chance.test.p_value,
-        "picks": chance.picks,
-        "gold": chance.gold,
-        "no_pick": chance.no_pick,
-        "probability_mass": chance.probability_mass,
-    }
 def _page_intervals(statistics: "PageStatistics | None") -> dict[str, Any]:
     if statistics is None:
         return {}
@@ -256,6 +246,18 @@ def _page_statistics(statistics: "PageStatistics") -> dict[str, Any]:
     return {name: value for name, value in asdict(statistics).items() if name != "intervals"}
 
 
+def _chance(chance: "Chance") -> dict[str, Any]:
+    return {
+        "score": float(chance.score),
+        "level": float(chance.level),
+        "distance": float(chance.distance),
+        "distinguishable": chance.distinguishable(),
+        "p_value": chance.test.p_value,
+        "picks": chance.picks,
+        "gold": chance.gold,
+        "no_pick": chance.no_pick,
+        "probability_mass": chance.probability_mass,
+    }
 
 
 def _statistics(statistics: "Statistics") -> dict[str, Any]:
