@@ -138,6 +138,7 @@ def read_document(folder: Path) -> dict[str, Any]:
     Raises:
         InputError: there is none, or it is not one of a run.
     """
+    check_finished(folder)
     path = folder if folder.is_file() else folder / DOCUMENT_NAME
     try:
         document = json.loads(path.read_text(encoding="utf-8"))
