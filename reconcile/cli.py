@@ -1,7 +1,7 @@
 """The command line: parses and checks everything that can be checked before torch or a harness is imported.
 
-Exit codes: 0 the gap is accounted for; 1 items are unexplained; 2 usage or input at fault, said in one sentence;
-3 internal fault; 130 interrupted.
+Exit codes: 0 the gap is accounted for; 1 items are unexplained, a proof failed or a gap is past what is allowed; 2
+usage or input at fault, said in one sentence; 3 internal fault; 130 interrupted.
 """
 
 import argparse
@@ -32,8 +32,8 @@ EXIT_ACCOUNTED, EXIT_UNEXPLAINED, EXIT_USAGE, EXIT_FAULT, EXIT_INTERRUPTED = 0, 
 DEFAULT_MODEL = "smollm2-135m-instruct"
 
 _EPILOG = """\
-exit codes: 0 the gap is accounted for, 1 items are unexplained, 2 usage or input at fault,
-3 internal fault, 130 interrupted"""
+exit codes: 0 the gap is accounted for, 1 items are unexplained, a proof failed or a gap is past what is allowed,
+2 usage or input at fault, 3 internal fault, 130 interrupted"""
 
 
 class _Parser(argparse.ArgumentParser):
@@ -183,11 +183,11 @@ def _add_side(parser: argparse.ArgumentParser, side: str) -> None:
     group.add_argument(f"--{side}-tie-break", choices=TIE_BREAKS)
     about = "of its random tie-break, where it differs from --seed"
     group.add_argument(f"--{side}-seed", type=_whole_number(0), metavar="N", help=about)
+    about = "scores this close count as tied (default: 0)"
+    group.add_argument(f"--{side}-tie-atol", type=_distance, metavar="NATS", help=about)
     if side == "inspect":
         about = "generate: Inspect's published way, parse the answer out of a generation"
         group.add_argument("--inspect-readout", choices=READOUTS, help=about)
-        about = "scores this close count as tied (default: 0)"
-        group.add_argument("--inspect-tie-atol", type=_distance, metavar="NATS", help=about)
 
 
 def _distance(text: str) -> float:

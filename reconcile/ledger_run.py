@@ -19,9 +19,12 @@ from reconcile.numerics import Numerics
 from reconcile.options import RunOptions
 from reconcile.page_ledger import PageLedger
 from reconcile.progress import Progress
-from reconcile.proving import SideProof, proof_sections, run_proofs
+from reconcile.proof import SideProof
+from reconcile.proving import run_proofs
+from reconcile.recipe import run_command
 from reconcile.recipe_files import write_recipe_files
 from reconcile.report.facts import RunFacts
+from reconcile.report.names import SIDES, side_names
 from reconcile.report.parts import Parts
 from reconcile.report.records import RECORDS_NAME, Recorded, write_records
 from reconcile.report.writing import print_report, write_report
@@ -63,22 +66,18 @@ def run_task(options: RunOptions) -> int:
 def _run_task(options: RunOptions, progress: Progress) -> int:
     check(options)
     progress.say(f"reconcile {options.task}: model {options.models}, data {options.data}")
-    proofs: tuple[SideProof, ...] = ()
     log = RunLog()
     loaded = _load(options, progress, log)
     with working_folder(options.folder()) as folder, _resumable(options):
         log.open(folder, _command())
-        ledger, report = _run_into(folder, options, progress, loaded, log)
-        if options.prove:
-            proofs = run_proofs(options, folder, lambda asked, place: _prove_into(place, asked, progress, log))
+        report = _run_into(folder, options, progress, loaded, log, command=_command())
         log.finish()
     progress.close()
-    print_report(report, options.folder(), further=proof_sections(proofs, ledger.harnesses), quiet=options.quiet)
-    over = options.fail_over is not None and abs(ledger.gap) > options.fail_over
+    print_report(report, options.folder(), quiet=options.quiet)
+    over = options.fail_over is not None and abs(report.ledger.gap) > options.fail_over
     if over:
         progress.say(f"the gap is larger than --fail-over {options.fail_over}")
-    holds = ledger.accounted and all(proof.holds for proof in proofs)
-    return EXIT_ACCOUNTED if holds and not over else EXIT_UNEXPLAINED
+    return EXIT_ACCOUNTED if report.holds and not over else EXIT_UNEXPLAINED
 
 
 @contextmanager
@@ -92,11 +91,14 @@ def _resumable(options: RunOptions) -> Iterator[None]:
 
 
 def _run_into(
-    folder: Path, options: RunOptions, progress: Progress, loaded: "LoadedModel | None", log: RunLog
-) -> tuple[Ledger | PageLedger, Parts]:
-    """Everything a run leaves, in `folder`."""
+    folder: Path, options: RunOptions, progress: Progress, loaded: "LoadedModel | None", log: RunLog, *, command: str
+) -> Parts:
+    """Everything a run leaves, in `folder`, its proofs first: the report tells of them."""
     finished = _run_harnesses(options, folder, progress, loaded, log)
-    facts = _facts(options, finished)
+    proofs: tuple[SideProof, ...] = ()
+    if options.prove:
+        proofs = run_proofs(options, folder, lambda *one: _prove_into(*one, progress=progress, log=log))
+    facts = _facts(options, finished, proofs, command)
     write_recipe_files(folder, options)
     progress.say("accounting for the gap")
     runs = Recorded(
@@ -107,16 +109,18 @@ def _run_into(
         **dict(zip(("lm_eval_cross", "inspect_cross"), finished.cross, strict=False)),
     )
     write_records(folder / RECORDS_NAME, runs)
-    ledger = _account(finished)
-    return ledger, write_report(folder, ledger, facts)
+    return write_report(folder, _account(finished), facts)
 
 
-def _prove_into(folder: Path, options: RunOptions, progress: Progress, log: RunLog) -> Ledger:
-    progress.say(f"proving: both sides by {folder.name.replace('_', ' ')}, nothing shared")
+def _prove_into(side: str, options: RunOptions, folder: Path, *, progress: Progress, log: RunLog) -> Ledger:
+    name = side_names({one: one for one in SIDES})[side]
+    log.say(f"proving: both sides by {name}'s protocol")
+    progress.say(f"proving: both sides by {name}'s protocol, nothing shared")
     folder.mkdir(parents=True)
-    ledger, _ = _run_into(folder, options, progress, _load(options, progress, log), log)
-    assert isinstance(ledger, Ledger)
-    return ledger
+    command = without_secrets(run_command(options))
+    report = _run_into(folder, options, progress, _load(options, progress, log), log, command=command)
+    assert isinstance(report.ledger, Ledger)
+    return report.ledger
 
 
 def check(options: RunOptions) -> None:
@@ -248,9 +252,10 @@ def _logged_metric(options: RunOptions) -> str | None:
         return None
     from llm.evaluation.harness.protocols import STOCK_METRICS
 
-    stock = options.lm_eval.template == "lm-eval" and options.lm_eval.tie_break == "first"
+    ours = options.lm_eval
+    stock = ours.template == "lm-eval" and ours.tie_break == "first" and not ours.tie_atol
     names = STOCK_METRICS[options.task] if stock else {}
-    return names.get(options.lm_eval.normalisation, "acc")
+    return names.get(ours.normalisation, "acc")
 
 
 def _account(finished: FinishedRun) -> Ledger | PageLedger:
@@ -264,7 +269,7 @@ def _account(finished: FinishedRun) -> Ledger | PageLedger:
     return decompose(finished.lm_eval, finished.inspect, inspect_loglikelihood=finished.inspect_loglikelihood)
 
 
-def _facts(options: RunOptions, finished: FinishedRun) -> RunFacts:
+def _facts(options: RunOptions, finished: FinishedRun, proofs: tuple[SideProof, ...], command: str) -> RunFacts:
     from llm.evaluation.data import data_fingerprint
 
     return RunFacts(
@@ -279,11 +284,12 @@ def _facts(options: RunOptions, finished: FinishedRun) -> RunFacts:
         seed=options.seed,
         shared_store=options.cache and not options.engines,
         versions=installed_versions(),
-        command=_command(),
+        command=command,
         settings={"lm_eval": dict(finished.lm_eval.settings), "inspect": dict(finished.inspect.settings)},
         numerics=finished.numerics,
         folder=str(options.folder()),
         subjects=options.subjects,
+        proofs=proofs,
     )
 
 

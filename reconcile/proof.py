@@ -1,6 +1,8 @@
 """Whether two runs of one protocol asked the same and got the same: request by request, item by item."""
 
+from collections.abc import Mapping
 from dataclasses import dataclass
+from typing import Any
 
 from reconcile.choices import build_table, has_scores, mark_natively
 from reconcile.ledger import Ledger
@@ -29,6 +31,29 @@ class Proof:
         """Whether every request and every prediction is the same, to the bit."""
         same_requests = self.token_identical == self.logprob_identical == self.num_requests
         return same_requests and self.prediction_identical == self.num_items
+
+
+@dataclass(frozen=True, kw_only=True)
+class SideProof:
+    """What a run of one protocol on both sides showed; `side` is whose protocol it was, `folder` where in the run's
+    own folder it stands. `proof` is None where no request could be compared.
+    """
+
+    side: str
+    folder: str
+    proof: Proof | None
+
+    @classmethod
+    def read(cls, values: "Mapping[str, Any] | SideProof") -> "SideProof":
+        """From its fields, as a file has them."""
+        if isinstance(values, SideProof):
+            return values
+        return cls(**{**values, "proof": None if values["proof"] is None else Proof(**values["proof"])})
+
+    @property
+    def holds(self) -> bool:
+        """Whether every request, score and prediction was the same."""
+        return self.proof is not None and self.proof.holds
 
 
 def prove(ledger: Ledger, *, shared_store: bool) -> Proof | None:

@@ -1,10 +1,10 @@
-"""The commands that make both harnesses score by one protocol, lm-eval's or Inspect's. Pure text."""
+"""Commands as text: those that make both harnesses score by one protocol, and the one that asks for given options."""
 
 import shlex
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Literal
 
-from reconcile.options import native_protocol
+from reconcile.options import RunOptions, native_protocol
 from reconcile.report.facts import RunFacts
 from reconcile.runs import Protocol
 
@@ -15,7 +15,8 @@ FOLDER = "recipe"
 
 _STOCK = {"mmlu": ("none",), "arc_easy": ("none", "char")}
 _FLAGS = ("template", "num_fewshot", "normalisation", "tie_break")
-_EXTRA = {"lm_eval": ("seed",), "inspect": ("seed", "readout", "tie_atol")}
+_EXTRA = {"lm_eval": ("seed", "tie_atol"), "inspect": ("seed", "readout", "tie_atol")}
+_DEFAULTS = {"dtype": "auto", "logits_dtype": "float32", "device": "auto", "seed": 0, "lm_eval_model_args": ""}
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -39,6 +40,24 @@ def recipes(facts: RunFacts, lm_eval: Protocol, inspect: Protocol) -> tuple[Reci
         found.append(_recipe(facts, "lm_eval", inspect))
     found.append(_recipe(facts, "inspect", lm_eval))
     return tuple(found)
+
+
+def run_command(options: RunOptions) -> str:
+    """The command line that asks for these options, but for where the folder stands, how much is printed and which
+    gap fails.
+    """
+    words = ["python", "-m", "reconcile", options.task, "--model", options.model, "--data", options.data]
+    if options.subjects is not None:
+        words += ["--subjects", ",".join(options.subjects)]
+    engines = ("lm_eval_model", "lm_eval_model_args", "inspect_model", "tokenizer")
+    for name in ("limit", "dtype", "logits_dtype", "device", "seed", *engines, "numerics"):
+        value = getattr(options, name)
+        if value != _DEFAULTS.get(name):
+            words += [f"--{name.replace('_', '-')}", str(value)]
+    words += _overrides(options.task, "lm_eval", options.lm_eval, seed=options.seed)
+    words += _overrides(options.task, "inspect", options.inspect, seed=options.seed)
+    words += [flag for flag, given in (("--prove", options.prove), ("--no-cache", not options.cache)) if given]
+    return shlex.join(words)
 
 
 def is_stock(task: str, protocol: Protocol) -> bool:
@@ -78,9 +97,9 @@ def _common(facts: RunFacts) -> list[str]:
     return words
 
 
-def _overrides(task: str, side: Side, protocol: Protocol) -> list[str]:
-    """The options that turn a side's native protocol into this one."""
-    native = native_protocol(task, side)
+def _overrides(task: str, side: Side, protocol: Protocol, *, seed: int = 0) -> list[str]:
+    """The options that turn a side's native protocol into this one, `seed` being what --seed says."""
+    native = replace(native_protocol(task, side), seed=seed)
     words = []
     for name in (*_FLAGS, *_EXTRA[side]):
         value = getattr(protocol, name)

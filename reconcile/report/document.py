@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 from reconcile.ledger import SCHEMA_VERSION, Cell, Component, Ledger
 from reconcile.page_ledger import PageLedger
-from reconcile.proof import Proof
+from reconcile.proof import Proof, SideProof
 from reconcile.report.facts import RunFacts
 from reconcile.runs import Protocol
 
@@ -33,8 +33,9 @@ def ledger_document(
 ) -> dict[str, Any]:
     """The document of a multiple-choice ledger; what was not measured is null or empty.
 
-    `agreement` is the request-by-request proof of two runs of one protocol, `harness_agreement` how far the two
-    harnesses agree about the items under whatever protocols they had.
+    `agreement` is the request-by-request proof of two runs of one protocol, `proofs` those of the runs that were made
+    to prove either side's; `harness_agreement` is how far the two harnesses agree about the items under whatever
+    protocols they had.
     """
     return {
         "schema_version": SCHEMA_VERSION,
@@ -71,7 +72,8 @@ def ledger_document(
         "intervals": _intervals(statistics),
         "chance": None if statistics is None else {side: _chance(c) for side, c in statistics.chance.items()},
         "statistics": None if statistics is None else _statistics(statistics),
-        "agreement": None if proof is None else {**asdict(proof), "holds": proof.holds},
+        "agreement": _proof(proof),
+        "proofs": [_side_proof(proof) for proof in facts.proofs],
         "numerics": [asdict(line) for line in facts.numerics],
         "harness_agreement": None if agreement is None else asdict(agreement),
         "notes": list(ledger.notes),
@@ -210,6 +212,14 @@ def _cell(cell: Cell) -> dict[str, Any]:
         "native": cell.native,
         "off_path": cell.off_path,
     }
+
+
+def _proof(proof: Proof | None) -> dict[str, Any] | None:
+    return None if proof is None else {**asdict(proof), "holds": proof.holds}
+
+
+def _side_proof(one: SideProof) -> dict[str, Any]:
+    return {"side": one.side, "folder": one.folder, "holds": one.holds, "agreement": _proof(one.proof)}
 
 
 def _unexplained(item: Any) -> dict[str, Any]:

@@ -4,6 +4,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 
 from reconcile.numerics import Numerics
+from reconcile.proof import SideProof
 
 _BENCHMARKS = {"mmlu": "MMLU", "arc_easy": "ARC-Easy", "wikitext": "WikiText"}
 
@@ -14,7 +15,7 @@ class RunFacts:
 
     `settings` are what each side's log says about its run beside the protocol, by side and name. `numerics` is what
     computing a sample of the requests another way showed. `folder` is where the run left its files, `subjects` those
-    asked for (None: all).
+    asked for (None: all). `proofs` are the runs of one protocol on both sides that `--prove` made.
     """
 
     task: str
@@ -34,11 +35,13 @@ class RunFacts:
     numerics: tuple[Numerics, ...] = ()
     folder: str | None = None
     subjects: tuple[str, ...] | None = None
+    proofs: tuple[SideProof, ...] = ()
 
     def __post_init__(self) -> None:
         lines = (one if isinstance(one, Numerics) else Numerics(**one) for one in self.numerics)  # as read from a file
         object.__setattr__(self, "numerics", tuple(lines))
         object.__setattr__(self, "subjects", None if self.subjects is None else tuple(self.subjects))
+        object.__setattr__(self, "proofs", tuple(SideProof.read(one) for one in self.proofs))
 
     @property
     def benchmark(self) -> str:

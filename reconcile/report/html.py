@@ -210,7 +210,7 @@ def _eyebrow(parts: Parts, items: str) -> str:
 
 def _chips(parts: Parts) -> list[dict[str, str]]:
     ledger = parts.ledger
-    chips = [{"css": "good" if ledger.accounted else "bad", "text": parts.verdict.rstrip(".")}]
+    chips = [{"css": "good" if parts.holds else "bad", "text": parts.verdict.rstrip(".")}]
     if parts.statistics is not None:
         names = side_names(ledger.harnesses)
         chips += [

@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 class Parts:
     """A ledger, what was measured around it, and both said in sections and as a document.
 
-    `verdict` says in a sentence whether the gap is accounted for.
+    `verdict` says in a sentence whether the gap is accounted for, and first which proof failed.
     """
 
     ledger: Ledger | PageLedger
@@ -31,3 +31,8 @@ class Parts:
     statistics: "Statistics | None" = None
     agreement: "Agreement | None" = None
     page_statistics: "PageStatistics | None" = None
+
+    @property
+    def holds(self) -> bool:
+        """Whether the gap is accounted for and every proof that was asked for holds."""
+        return self.ledger.accounted and all(proof.holds for proof in self.facts.proofs)

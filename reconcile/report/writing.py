@@ -1,6 +1,5 @@
 """Writes a run's reports into its folder and prints the brief one."""
 
-from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -18,7 +17,7 @@ from reconcile.report.numbers import difference, score
 from reconcile.report.numerics_section import numerics_section
 from reconcile.report.page_sections import page_sections
 from reconcile.report.parts import Parts
-from reconcile.report.proof_section import proof_section
+from reconcile.report.proof_section import failed_proofs, proof_line, proof_section, side_proof_sections
 from reconcile.report.recipe_section import recipe_section
 from reconcile.report.sections import Section
 from reconcile.report.statistics_sections import agreement_section
@@ -51,7 +50,7 @@ def report_parts(ledger: Ledger | PageLedger, facts: RunFacts) -> Parts:
             facts=facts,
             title=title,
             sections=tuple(page_sections(ledger, facts, pages)),
-            verdict=_verdict(ledger),
+            verdict=_verdict(ledger, facts),
             document=page_document(ledger, facts, statistics=pages),
             page_statistics=pages,
         )
@@ -63,7 +62,7 @@ def report_parts(ledger: Ledger | PageLedger, facts: RunFacts) -> Parts:
         facts=facts,
         title=title,
         sections=tuple(sections),
-        verdict=_verdict(ledger),
+        verdict=_verdict(ledger, facts),
         document=document,
         statistics=statistics,
         agreement=agreement,
@@ -75,12 +74,15 @@ def _choice_report(
 ) -> tuple[list[Section], dict[str, Any]]:
     proof = prove(ledger, shared_store=facts.shared_store)
     sections = ledger_sections(ledger, facts, statistics)
-    if proof is not None:
-        sections.insert(3, proof_section(proof))
+    names = side_names(ledger.harnesses)
+    sections[3:3] = [
+        *([proof_section(proof)] if proof is not None else []),
+        *side_proof_sections(facts.proofs, names),
+    ]
     if agreement is not None:
-        sections.insert(-3, agreement_section(agreement, side_names(ledger.harnesses)))
-    sections.insert(-3, numerics_section(facts, side_names(ledger.harnesses)))
-    sections.insert(-2, recipe_section(ledger, facts, side_names(ledger.harnesses)))
+        sections.insert(-3, agreement_section(agreement, names))
+    sections.insert(-3, numerics_section(facts, names))
+    sections.insert(-2, recipe_section(ledger, facts, names))
     if statistics is None:
         missing = "Intervals, tests and agreement need scipy: pip install 'harness-bridge[report]'"
         sections.append(Section(title="Not measured", sentences=(missing,), brief=True))
@@ -110,19 +112,21 @@ def _measured_pages(ledger: PageLedger, facts: RunFacts) -> "PageStatistics | No
     return measure_pages(ledger, seed=facts.seed)
 
 
-def print_report(report: Parts, folder: Path, further: Sequence[Section] = (), *, quiet: bool = False) -> None:
-    """The brief sections, `further` ones, the verdict, the command that closes the gap and where the whole report
-    stands, on standard output; a quiet one has only the scores, the verdict and the place.
+def print_report(report: Parts, folder: Path, *, quiet: bool = False) -> None:
+    """The brief sections, the verdict, the command that closes the gap and where the whole report stands, on standard
+    output; a quiet one has only the scores, a line a proof, the verdict and the place.
     """
     console = make_console()
     if quiet:
         console.print(Text(_scores_line(report)))
+        for proof in report.facts.proofs:
+            console.print(Text(proof_line(proof, side_names(report.ledger.harnesses))), soft_wrap=True)
     else:
-        print_sections(console, report.title, [*report.sections, *further])
+        print_sections(console, report.title, report.sections)
         console.print()
         console.print(Text(visible(verdict_sentence(report.ledger))))
         _print_recipe(console, report)
-    good = "bold green" if report.ledger.accounted else "bold red"
+    good = "bold green" if report.holds else "bold red"
     console.print(Text(visible(report.verdict), style=good), soft_wrap=True)
     page = folder / "report.html"
     console.print(Text(f"Full report: {page if page.is_file() else folder / 'report.md'}"), soft_wrap=True)
@@ -151,7 +155,11 @@ def _print_recipe(console: "Console", report: Parts) -> None:
         print_command(console, commands[0])
 
 
-def _verdict(ledger: Ledger | PageLedger) -> str:
+def _verdict(ledger: Ledger | PageLedger, facts: RunFacts) -> str:
+    return failed_proofs(facts.proofs, side_names(ledger.harnesses)) + _accounted(ledger)
+
+
+def _accounted(ledger: Ledger | PageLedger) -> str:
     if ledger.accounted:
         return "The gap is accounted for: unexplained 0."
     if isinstance(ledger, PageLedger):
