@@ -2,9 +2,10 @@
 
 import json
 from collections.abc import Sequence
-from dataclasses import asdict
 from pathlib import Path
 from typing import Any
+
+from rich.text import Text
 
 from llm.errors import InputError
 from reconcile.ledger import Ledger
@@ -14,16 +15,12 @@ from reconcile.logs import read_inspect_run, read_lm_eval_run
 from reconcile.options import RunOptions
 from reconcile.page_ledger import PageLedger
 from reconcile.progress import Progress
-from reconcile.ranking import ModelCredits, Ranking, rank_models
-from reconcile.report.document import write_document
-from reconcile.report.markdown import as_markdown
-from reconcile.report.ranking_page import write_ranking_forms
+from reconcile.ranking import ModelCredits, rank_models
+from reconcile.report.ranking_page import RANKING_TITLE, write_ranking_forms
 from reconcile.report.ranking_sections import ranking_sections
 from reconcile.report.records import RECORDS_NAME, read_records
 from reconcile.report.terminal import make_console, print_sections
 from reconcile.run_folder import DOCUMENT_NAME, check_place, working_folder
-
-_TITLE = "Do both harnesses rank the models alike?"
 
 
 def run_agreement(runs: Sequence[Path], *, out: Path | None, seed: int, quiet: bool = False) -> int:
@@ -42,14 +39,13 @@ def run_agreement(runs: Sequence[Path], *, out: Path | None, seed: int, quiet: b
         progress.say(f"reading {run}")
         models.append(ModelCredits.of(name, read_run(run)))
     ranking = rank_models(models, seed=seed)
-    sections = ranking_sections(ranking)
     with working_folder(folder) as partial:
-        write_document(partial / DOCUMENT_NAME, _document(ranking, runs))
-        (partial / "report.md").write_text(as_markdown(_TITLE, sections), encoding="utf-8")
-        write_ranking_forms(partial, _TITLE, sections, ranking, models)
+        write_ranking_forms(partial, ranking, [str(run) for run in runs])
     console = make_console()
-    print_sections(console, _TITLE, [] if quiet else sections)
-    console.print(f"\nFull report: {folder / 'report.md'}", soft_wrap=True)
+    print_sections(console, RANKING_TITLE, [] if quiet else ranking_sections(ranking))
+    page = folder / "report.html"
+    place = page if page.is_file() else folder / "report.md"
+    console.print(Text(f"\nFull report: {place}"), soft_wrap=True)
     return 0
 
 
@@ -117,7 +113,3 @@ def _model(run: Path) -> dict[str, Any]:
     except (OSError, ValueError, KeyError) as error:
         raise InputError(f"{run} is not the folder of a finished run: it has no readable {DOCUMENT_NAME}") from error
     return model if isinstance(model, dict) else {}
-
-
-def _document(ranking: Ranking, runs: Sequence[Path]) -> dict[str, Any]:
-    return {"schema_version": "1.0", "runs": [str(run) for run in runs], **asdict(ranking)}

@@ -1,6 +1,7 @@
 """Several models under both harnesses: does each harness put them in the same order, and how sure is that?"""
 
 import itertools
+from collections import defaultdict
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from fractions import Fraction
@@ -58,7 +59,7 @@ class Flip:
 
 @dataclass(frozen=True, kw_only=True)
 class Ranking:
-    """Models over the items that all of them share.
+    """Models over the items that all of them share; `subtask_gaps` are lm-eval's score minus Inspect's by sub-task.
 
     `correlations` relate the two harnesses' scores of one model over sub-tasks; `matrix` does the same for every pair
     of (model, harness) rows, in the order of `rows`. `tau` is Kendall's tau-b between the two orders of the models;
@@ -68,6 +69,7 @@ class Ranking:
 
     num_items: int
     scores: Mapping[str, tuple[Fraction, Fraction]]
+    subtask_gaps: Mapping[str, Mapping[str, Fraction]]
     correlations: Mapping[str, Coefficient]
     rows: tuple[tuple[str, str], ...]
     matrix: tuple[tuple[Coefficient, ...], ...]
@@ -95,6 +97,7 @@ def rank_models(models: Sequence[ModelCredits], *, num_resamples: int = 10_000, 
     return Ranking(
         num_items=len(first.items),
         scores=scores,
+        subtask_gaps={model.name: _gaps(model) for model in shared},
         correlations={
             model.name: pearson(by_subtask[:, 2 * place], by_subtask[:, 2 * place + 1])
             for place, model in enumerate(shared)
@@ -135,6 +138,22 @@ def _shared(models: Sequence[ModelCredits]) -> list[ModelCredits]:
             )
         )
     return cut
+
+
+def subtask_gaps(models: Sequence[ModelCredits]) -> dict[str, dict[str, Fraction]]:
+    """Each model's gap on each sub-task, over the items that all models share.
+
+    Raises:
+        InputError: as `rank_models`.
+    """
+    return {model.name: _gaps(model) for model in _shared(models)}
+
+
+def _gaps(model: ModelCredits) -> dict[str, Fraction]:
+    differences: defaultdict[str, list[Fraction]] = defaultdict(list)
+    for subject, ours, theirs in zip(model.subjects, model.lm_eval, model.inspect, strict=True):
+        differences[subject].append(ours - theirs)
+    return {subject: mean(differences[subject]) for subject in sorted(differences)}
 
 
 def _subtask_scores(credits: NDArray[np.float64], strata: NDArray[np.int64], seed: int) -> NDArray[np.float64]:

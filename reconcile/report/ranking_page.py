@@ -1,40 +1,56 @@
 """Several models under both harnesses as a page: the tables of the report, and the heatmaps that sum them up."""
 
-from collections import defaultdict
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
+from dataclasses import asdict
 from fractions import Fraction
 from pathlib import Path
-from typing import Any
 
 from reconcile.agreement import FEWEST_SUBJECTS
-from reconcile.exact import mean
-from reconcile.ranking import ModelCredits, Ranking
+from reconcile.ledger import SCHEMA_VERSION
+from reconcile.ranking import Ranking
+from reconcile.report.document import write_document
 from reconcile.report.figures import heatmap_figure, items_of
 from reconcile.report.forms import PLOTS_NAME, missing_package
+from reconcile.report.markdown import as_markdown
 from reconcile.report.numbers import count, listed
+from reconcile.report.ranking_sections import ranking_sections
 from reconcile.report.sections import Section
 from reconcile.report.svg import Figure, standalone
+from reconcile.run_folder import DOCUMENT_NAME
 
+RANKING_TITLE = "Do both harnesses rank the models alike?"
+RANKING_FORMATS = ("json", "md", "plots", "html")
 _HARNESSES = {"lm_eval": "lm-eval", "inspect": "Inspect"}
 
 
 def write_ranking_forms(
-    folder: Path, title: str, sections: Sequence[Section], ranking: Ranking, models: Sequence[ModelCredits]
-) -> None:
-    """report.html (where jinja2 is installed) and the heatmaps as SVG, into `folder`."""
-    figures = ranking_figures(ranking, models)
-    place = folder / PLOTS_NAME
-    place.mkdir(parents=True, exist_ok=True)
-    for name, figure in figures.items():
-        (place / f"{name}.svg").write_text(standalone(figure), encoding="utf-8", newline="\n")
-    if missing_package("html") is None:
-        page = ranking_html(title, sections, ranking, figures)
-        (folder / "report.html").write_text(page, encoding="utf-8", newline="\n")
+    folder: Path, ranking: Ranking, runs: Sequence[str], formats: Collection[str] = RANKING_FORMATS
+) -> list[Path]:
+    """Writes the forms that are asked for into `folder`, report.html only where jinja2 is installed; `runs` are the
+    folders they were made from. Returns their places.
+    """
+    sections, figures, written = ranking_sections(ranking), ranking_figures(ranking), []
+    if "json" in formats:
+        written.append(folder / DOCUMENT_NAME)
+        write_document(written[-1], {"schema_version": SCHEMA_VERSION, "runs": runs, **asdict(ranking)})
+    if "md" in formats:
+        written.append(folder / "report.md")
+        written[-1].write_text(as_markdown(RANKING_TITLE, sections), encoding="utf-8", newline="\n")
+    if "plots" in formats:
+        written.append(folder / PLOTS_NAME)
+        written[-1].mkdir(parents=True, exist_ok=True)
+        for name, figure in figures.items():
+            (written[-1] / f"{name}.svg").write_text(standalone(figure), encoding="utf-8", newline="\n")
+    if "html" in formats and missing_package("html") is None:
+        written.append(folder / "report.html")
+        page = ranking_html(RANKING_TITLE, sections, ranking, figures)
+        written[-1].write_text(page, encoding="utf-8", newline="\n")
+    return written
 
 
-def ranking_figures(ranking: Ranking, models: Sequence[ModelCredits]) -> dict[str, Figure]:
+def ranking_figures(ranking: Ranking) -> dict[str, Figure]:
     """Correlations of every pair of (model, harness); the gap of every model on every sub-task with its correlation."""
-    figures = [figure for figure in (_subtask_heatmap(ranking, models), _pair_heatmap(ranking)) if figure is not None]
+    figures = [figure for figure in (_subtask_heatmap(ranking), _pair_heatmap(ranking)) if figure is not None]
     return {figure.name: figure for figure in figures}
 
 
@@ -99,9 +115,9 @@ def _pair_heatmap(ranking: Ranking) -> Figure:
     )
 
 
-def _subtask_heatmap(ranking: Ranking, models: Sequence[ModelCredits]) -> Figure | None:
+def _subtask_heatmap(ranking: Ranking) -> Figure | None:
     """Models × sub-tasks; None where the items belong to fewer than three."""
-    gaps = {model.name: _gaps(model, models) for model in models}
+    gaps = ranking.subtask_gaps
     subjects = list(next(iter(gaps.values())))
     if len(subjects) < FEWEST_SUBJECTS:
         return None
@@ -121,14 +137,3 @@ def _subtask_heatmap(ranking: Ranking, models: Sequence[ModelCredits]) -> Figure
         limit=float(largest) or 1.0,
         last_limit=1.0,
     )
-
-
-def _gaps(model: ModelCredits, models: Sequence[ModelCredits]) -> dict[str, Fraction]:
-    """The model's gap on each sub-task, over the items that all models share."""
-    shared: set[Any] = set.intersection(*(set(one.items) for one in models))
-    differences: defaultdict[str, list[Fraction]] = defaultdict(list)
-    rows = zip(model.items, model.subjects, model.lm_eval, model.inspect, strict=True)
-    for item, subject, ours, theirs in rows:
-        if item in shared:
-            differences[subject].append(ours - theirs)
-    return {subject: mean(differences[subject]) for subject in sorted(differences)}

@@ -3,6 +3,7 @@
 import gzip
 import json
 import re
+import shutil
 import subprocess
 import sys
 import xml.etree.ElementTree as ElementTree
@@ -23,12 +24,12 @@ from reconcile.report.forms import FORMATS, write_forms
 from reconcile.report.markdown import plain
 from reconcile.report.prompt_diff import compare
 from reconcile.report.ranking_page import write_ranking_forms
-from reconcile.report.ranking_sections import ranking_sections
 from reconcile.report.records import RECORDS_NAME, read_records, write_records
 from reconcile.report.svg import Drawing, Figure, Scale, standalone
 from reconcile.report.texts import visible
 from reconcile.report.verdict import verdict_sentence
 from reconcile.report.writing import report_parts, write_report
+from reconcile.run_folder import DOCUMENT_NAME
 
 REPOSITORY = Path(__file__).resolve().parents[2]
 
@@ -312,12 +313,44 @@ class TestOtherForms:
             runs = make_recorded(questions, seed=seed)
             models.append(ModelCredits.of(f"model <{seed}>", decompose(runs.lm_eval, runs.inspect)))
         ranking = rank_models(models)
-        write_ranking_forms(tmp_path, "Ranks", ranking_sections(ranking), ranking, models)
+        write_ranking_forms(tmp_path, ranking, [])
         page = (tmp_path / "report.html").read_text(encoding="utf-8")
         assert "model &lt;1&gt;" in page
         for name in ("subtasks", "pairs"):
             ElementTree.parse(tmp_path / "plots" / f"{name}.svg")
         assert f"{ranking.matrix[0][1].value:+.2f}" in (tmp_path / "plots" / "pairs.svg").read_text(encoding="utf-8")
+
+    @pytest.mark.parametrize("earlier", [False, True])
+    def test_an_agreement_folder_is_made_again_to_the_byte(
+        self, tmp_path, make_recorded, make_questions, capsys, earlier
+    ):
+        runs = [
+            left_folder(tmp_path / f"run-{seed}", make_recorded(make_questions(40, 4), seed=seed, model=f"m-{seed}"))
+            for seed in (1, 2, 3)
+        ]
+        folder = tmp_path / "both"
+        assert main(["agreement", *map(str, runs), "--out", str(folder)]) == 0
+        assert f"Full report: {folder / 'report.html'}" in capsys.readouterr().out
+        wanted = {name: (folder / name).read_bytes() for name in files_of(folder)}
+        for name in set(wanted) - {DOCUMENT_NAME}:
+            (folder / name).unlink()
+        if earlier:  # such a version's document has no gaps of sub-tasks: the runs have
+            document = json.loads((folder / DOCUMENT_NAME).read_text(encoding="utf-8"))
+            del document["subtask_gaps"]
+            (folder / DOCUMENT_NAME).write_text(json.dumps(document), encoding="utf-8")
+        else:
+            for run in runs:
+                shutil.rmtree(run)
+        assert main(["report", str(folder)]) == 0
+        assert capsys.readouterr().out.split() == [
+            str(folder / name) for name in (DOCUMENT_NAME, "report.md", "plots", "report.html")
+        ]
+        assert {name: (folder / name).read_bytes() for name in files_of(folder)} == wanted
+        assert main(["report", str(folder), "--format", "md", "--out", str(tmp_path / "other")]) == 0
+        assert set(files_of(tmp_path / "other")) == {"report.md"}
+        capsys.readouterr()
+        assert main(["report", str(folder), "--format", "html,latex"]) == 2
+        assert "an agreement has no latex" in capsys.readouterr().err
 
     def test_the_agreement_command_reads_folders_and_leaves_a_page(self, tmp_path, make_recorded, make_questions):
         runs = []
