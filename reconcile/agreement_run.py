@@ -20,7 +20,7 @@ from reconcile.report.ranking_page import RANKING_TITLE, write_ranking_forms
 from reconcile.report.ranking_sections import ranking_sections
 from reconcile.report.records import RECORDS_NAME, read_records
 from reconcile.report.terminal import make_console, print_sections
-from reconcile.run_folder import DOCUMENT_NAME, check_place, working_folder
+from reconcile.run_folder import DOCUMENT_NAME, check_finished, check_place, working_folder
 
 
 def run_agreement(runs: Sequence[Path], *, out: Path | None, seed: int, quiet: bool = False) -> int:
@@ -62,8 +62,9 @@ def read_run(folder: Path) -> Ledger:
     """The ledger of a finished run, from its records, else from its harnesses' own logs.
 
     Raises:
-        InputError: the folder is no multiple-choice run.
+        InputError: the folder is no finished multiple-choice run.
     """
+    check_finished(folder)
     if (folder / RECORDS_NAME).is_file():
         recorded = read_records(folder / RECORDS_NAME)
         return _choices(account(recorded.lm_eval, recorded.inspect, recorded.inspect_loglikelihood), folder)

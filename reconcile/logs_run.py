@@ -14,7 +14,7 @@ from reconcile.library import account
 from reconcile.logs import read_inspect_run, read_lm_eval_run
 from reconcile.progress import Progress
 from reconcile.report.facts import RunFacts
-from reconcile.run_folder import check_place, working_folder
+from reconcile.run_folder import check_finished, check_place, working_folder
 from reconcile.runs import HarnessRun
 
 _PROVIDER = "decoder"
@@ -38,6 +38,8 @@ def run_logs(
     """
     progress = Progress(quiet=quiet)
     paths = [*lm_eval, *inspect]
+    for path in paths:
+        check_finished(path)
     progress.say(f"reconcile logs: {paths[0]} and {paths[1]}")
     folder = out if out is not None else Path("runs") / f"logs-{_digest(paths)}"
     check_place(folder)

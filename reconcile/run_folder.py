@@ -20,6 +20,8 @@ except ImportError:  # no such lock on this system: two runs into one folder are
 DOCUMENT_NAME = "reconcile.json"
 LOG_NAME = "run.log"
 
+_UNFINISHED = ".partial"
+
 
 def check_place(folder: Path) -> None:
     """Whether a run may stand at `folder`: a new name, an empty folder, or an earlier run, which it will replace.
@@ -27,6 +29,8 @@ def check_place(folder: Path) -> None:
     Raises:
         InputError: there is something else, which would be lost; or another run is filling it at this moment.
     """
+    if _unfinished_part(folder) is not None:
+        raise InputError(f"{folder} would be an unfinished run by its name: name another with --out")
     if folder.is_symlink() or (folder.exists() and not folder.is_dir()):
         raise InputError(f"{folder} is not a folder: name another with --out")
     if folder.is_dir() and any(folder.iterdir()) and not (folder / DOCUMENT_NAME).is_file():
@@ -43,6 +47,17 @@ def check_place(folder: Path) -> None:
         raise InputError(f"{partial} is in the way of this run's unfinished work: move it, or name another --out")
     if partial.is_dir():
         _unlock(_lock(partial, folder))
+
+
+def check_finished(path: Path) -> None:
+    """Whether `path` may be read as a run, or as a part of one: what is not finished is never read as whole.
+
+    Raises:
+        InputError: it is a run that has not ended, or lies in one.
+    """
+    unfinished = _unfinished_part(path)
+    if unfinished is not None:
+        raise InputError(f"{unfinished} is an unfinished run: give the same command again, it goes on where that ended")
 
 
 @contextmanager
@@ -75,7 +90,12 @@ def working_folder(folder: Path) -> Iterator[Path]:
 
 
 def _partial(folder: Path) -> Path:
-    return folder.with_name(folder.name + ".partial")
+    return folder.with_name(folder.name + _UNFINISHED)
+
+
+def _unfinished_part(path: Path) -> Path | None:
+    whole = path.resolve()
+    return next((part for part in (whole, *whole.parents) if part.name.endswith(_UNFINISHED)), None)
 
 
 def _replaced(folder: Path) -> Path:

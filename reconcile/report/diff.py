@@ -19,7 +19,7 @@ from reconcile.report.records import RECORDS_NAME, Recorded
 from reconcile.report.sections import Section, Table
 from reconcile.report.terminal import make_console, print_sections
 from reconcile.report.texts import one_line
-from reconcile.run_folder import DOCUMENT_NAME
+from reconcile.run_folder import DOCUMENT_NAME, check_finished
 from reconcile.runs import HarnessRun, SampleRecord
 
 EXIT_WITHIN, EXIT_PAST = 0, 1
@@ -136,8 +136,9 @@ def read_document(folder: Path) -> dict[str, Any]:
     """A run's reconcile.json.
 
     Raises:
-        InputError: there is none, or it is not one of a run.
+        InputError: there is none, or it is not one of a finished run.
     """
+    check_finished(folder)
     check_finished(folder)
     path = folder if folder.is_file() else folder / DOCUMENT_NAME
     try:

@@ -12,7 +12,7 @@ from reconcile.library import account
 from reconcile.report.forms import missing_package, write_forms
 from reconcile.report.records import RECORDS_NAME, Recorded, read_records
 from reconcile.report.writing import report_parts
-from reconcile.run_folder import DOCUMENT_NAME
+from reconcile.run_folder import DOCUMENT_NAME, check_finished
 
 
 def run_report(folder: Path, formats: Sequence[str], *, out: Path | None = None) -> int:
@@ -22,6 +22,7 @@ def run_report(folder: Path, formats: Sequence[str], *, out: Path | None = None)
     Raises:
         InputError: the folder is not that of a finished run, or a package that a form needs is not installed.
     """
+    check_finished(folder)
     if _is_agreement(folder):
         from reconcile.report.ranking_folder import report_agreement
 

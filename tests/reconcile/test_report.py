@@ -127,6 +127,28 @@ class TestFolder:
         (line,) = capsys.readouterr().err.splitlines()
         assert names in line
 
+    @pytest.mark.parametrize(
+        "words",
+        [
+            "report {}",
+            "diff {} {whole}",
+            "diff {whole} {}/reconcile.json",
+            "agreement {whole} {}",
+            "logs --lm-eval {}/lm_eval --inspect {whole}/inspect",
+            "logs --lm-eval {whole}/lm_eval --inspect {}/inspect",
+        ],
+    )
+    def test_an_unfinished_run_is_not_read(self, words, folder, tmp_path, monkeypatch, capsys):
+        unfinished = tmp_path / "run.partial"
+        shutil.copytree(folder, unfinished)
+        monkeypatch.chdir(tmp_path)
+        assert main(words.format("run.partial", whole=folder).split()) == 2
+        message = capsys.readouterr().err.splitlines()[-1]
+        assert message.startswith(
+            f"reconcile: {unfinished.resolve()} is an unfinished run: give the same command again"
+        )
+        assert list(tmp_path.iterdir()) == [unfinished]
+
     def test_damaged_records_are_one_sentence(self, tmp_path, folder):
         whole = (folder / RECORDS_NAME).read_bytes()
         lines = gzip.decompress(whole).split(b"\n")

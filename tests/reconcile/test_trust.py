@@ -180,6 +180,12 @@ def test_a_run_killed_while_it_replaced_another_leaves_the_other(tmp_path: Path)
     assert (tmp_path / "out" / "reconcile.json").read_text() == "later"
 
 
+def test_no_run_takes_the_name_of_an_unfinished_one(tmp_path: Path) -> None:
+    for folder in (tmp_path / "out.partial", tmp_path / "out.partial" / "run"):
+        with pytest.raises(InputError, match=r"would be an unfinished run by its name: name another with --out"):
+            check_place(folder)
+
+
 def test_a_block_that_leaves_nothing_leaves_no_folder(tmp_path: Path) -> None:
     def run() -> None:
         with working_folder(tmp_path / "deep" / "out") as partial:
