@@ -67,6 +67,13 @@ ARCHITECTURES: Mapping[str, Architecture] = {
         adds_bos=True,
     ),
     "olmo2": Architecture(family="Olmo2", settings=_GROUPED, adapted=True),
+    "gemma2": Architecture(
+        family="Gemma2",
+        settings={**_GROUPED, "head_dim": 16, "query_pre_attn_scalar": 16, "sliding_window": WINDOW},
+        adapted=True,
+        adds_bos=True,
+    ),
+    "bloom": Architecture(family="Bloom", settings={"hidden_size": 64, "n_layer": 3, "n_head": 4}, adapted=True),
 }
 
 

@@ -34,9 +34,9 @@ class LoadedDecoder:
     @property
     def stop_token_ids(self) -> frozenset[int]:
         """The ids that end a generation: the tokenizer's EOS and the model's own."""
-        own = getattr(getattr(self.model, "config", None), "eos_token_ids", ())
-        end = self.tokenizer.eos_token_id
-        return frozenset(own if end is None else (*own, end))
+        from llm.scoring.stops import end_token_ids
+
+        return end_token_ids(self.model, self.tokenizer)
 
 
 class Session:

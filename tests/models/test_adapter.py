@@ -186,3 +186,15 @@ def test_the_copy_for_transformers_lacks_the_vocabulary_only(twin, write_gguf, t
     assert copy.metadata == {key: value for key, value in whole.metadata.items() if key not in gone}
     assert copy.shapes == whole.shapes
     assert all((copy.array(name) == whole.array(name)).all() for name in whole.shapes)
+
+
+@pytest.mark.parametrize("value", [torch.nan, torch.inf])
+def test_weights_that_are_not_finite_are_refused_by_name(tmp_path, value):
+    from benchmarks.twins import ARCHITECTURES, make_twin
+
+    make_twin(ARCHITECTURES["gpt2"], tmp_path)
+    tensors = load_file(tmp_path / "model.safetensors")
+    tensors["transformer.h.1.mlp.c_fc.weight"][3, 5] = value
+    save_file(tensors, tmp_path / "model.safetensors", {"format": "pt"})
+    with pytest.raises(InputError, match=r"transformer\.h\.1\.mlp\.c_fc\.weight holds values that are not finite"):
+        load_model(f"hf:{tmp_path}")

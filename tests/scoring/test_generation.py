@@ -261,12 +261,17 @@ def test_p43_a_special_token_named_as_stop_string_stops(tiny, skip):
     assert spanning.text == " w"
 
 
-def test_stop_token_ids_end_a_row_without_their_text(tiny):
+def test_stop_token_ids_end_a_row_and_only_words_among_them_are_text(tiny):
+    """As transformers and vLLM have it: the text of an end token that is no special one belongs to the answer."""
     _, tokenizer = tiny
     dog = tokenizer("g", add_special_tokens=False).input_ids[0]
-    found = say(" do", tokenizer, extra=[dog], stop_token_ids=frozenset([dog]), skip_special_tokens=False)
-    assert (found.text, found.finish_reason, found.token_ids[-1]) == (" do", "stop", dog)
-    assert len(found.logprobs) == len(found.token_ids)
+    end = tokenizer.convert_tokens_to_ids("<|im_end|>")
+    for last, text in ((dog, " dog"), (end, " do")):
+        found = say(" do", tokenizer, extra=[last], stop_token_ids=frozenset([last]), skip_special_tokens=False)
+        assert (found.text, found.finish_reason, found.token_ids[-1]) == (text, "stop", last)
+        assert len(found.logprobs) == len(found.token_ids)
+    cut = say(" do", tokenizer, extra=[dog], stop_token_ids=frozenset([dog]), stop=("og",))
+    assert (cut.text, cut.finish_reason) == (" d", "stop")
 
 
 @pytest.mark.parametrize(

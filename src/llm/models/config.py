@@ -145,7 +145,7 @@ class DecoderConfig:
             mlp_bias=model_type == "llama" and bool(config.get("mlp_bias", False)),
             qk_norm=model_type == "qwen3",
             sliding_window=_sliding_window(config, model_type),
-            eos_token_ids=_token_ids(config.get("eos_token_id")),
+            eos_token_ids=token_ids(config.get("eos_token_id")),
         )
 
     @classmethod
@@ -187,7 +187,7 @@ class DecoderConfig:
             mlp_bias="blk.0.ffn_gate.bias" in shapes,
             qk_norm=arch == "qwen3",
             sliding_window=_uniform(fields, "attention.sliding_window", default=0) or None,
-            eos_token_ids=_token_ids(
+            eos_token_ids=token_ids(
                 [metadata.get(f"tokenizer.ggml.{name}_token_id") for name in ("eos", "eot", "eom")]
             ),
         )
@@ -302,7 +302,7 @@ def _sliding_window(config: Mapping[str, Any], model_type: str) -> int | None:
     return int(window) if kinds == {"sliding_attention"} else None
 
 
-def _token_ids(value: Any) -> tuple[int, ...]:
+def token_ids(value: Any) -> tuple[int, ...]:
     """One id, a list of ids or nothing, as a tuple without repeats."""
     values = value if isinstance(value, list | tuple) else [value]
     return tuple(dict.fromkeys(int(v) for v in values if v is not None))

@@ -134,6 +134,11 @@ class DecoderModel(nn.Module):
         return self.config.max_position_embeddings
 
     @property
+    def eos_token_ids(self) -> tuple[int, ...]:
+        """The ids that end a generation by the model's own configuration."""
+        return self.config.eos_token_ids
+
+    @property
     def fingerprint(self) -> str:
         """Identity of config, dtype and weights as 32 hex digits; the same wherever the weights came from."""
         state = sorted(self.state_dict().items())

@@ -273,9 +273,9 @@ def _note_decodable(model: "DecoderModel", tokenizer: "PreTrainedTokenizerFast")
         InputError: the tokenizer's own vocabulary, without what was added to it, is larger than the model's.
     """
     known = max(tokenizer.get_vocab().values(), default=-1) + 1
-    if tokenizer.vocab_size > model.config.vocab_size:
+    if tokenizer.vocab_size > model.num_decodable:
         raise InputError(
-            f"the tokenizer has {tokenizer.vocab_size} tokens and the model's vocabulary {model.config.vocab_size}: "
+            f"the tokenizer has {tokenizer.vocab_size} tokens and the model's vocabulary {model.num_decodable}: "
             "it belongs to another model, put the right one beside the weights"
         )
     if known > model.num_decodable:

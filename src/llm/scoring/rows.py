@@ -30,6 +30,7 @@ class Row:
         self.tiles: list[int] = []
         self.num_cached = 0
         self.is_sound = True
+        self._special = vocabulary.special
         self._text = GrowingText(vocabulary, request.prompt_ids, skip_special_tokens=request.skip_special_tokens)
         self._said = Said()
 
@@ -60,7 +61,9 @@ class Row:
             )
         self._said.add(choice)
         if choice.token in self.request.stop_token_ids:
-            return self._finish("stop")
+            if choice.token not in self._special:  # a word that ends the answer is part of it, as behind HFLM
+                self._text.add(choice.token)
+            return self._finish("stop", self._text.find(self.request.stop))
         self._text.add(choice.token)
         if (cut := self._text.find(self.request.stop)) is not None:
             return self._finish("stop", cut)

@@ -14,6 +14,12 @@ CONTEXT = 16
 REPLACEMENT = "\ufffd"
 
 
+def end_token_ids(model: Any, tokenizer: Any) -> frozenset[int]:
+    """The ids that end a generation: the tokenizer's EOS and the model's own, from its (generation) config."""
+    own = getattr(model, "eos_token_ids", ())
+    return frozenset(own if tokenizer.eos_token_id is None else (*own, tokenizer.eos_token_id))
+
+
 class Vocabulary:
     """What generation asks of a tokenizer: decoding, and which tokens are special."""
 

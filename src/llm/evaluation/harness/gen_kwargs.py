@@ -64,11 +64,14 @@ def generation_request(
     prompt_ids: Sequence[int],
     gen_kwargs: Mapping[str, Any],
     *,
+    end_token_ids: frozenset[int],
     index: int,
     max_length: int,
     default_max_gen_toks: int,
 ) -> GenerationRequest:
     """The index-th request of a call: the prompt fitted to the context, stops as lm-eval has them (EOS always one).
+
+    `end_token_ids` end an answer too, as they do in transformers' `generate` behind HFLM.
 
     A stop string that is a special token stops by its id as well, because decoding strips it from the text.
     """
@@ -81,7 +84,7 @@ def generation_request(
         prompt_ids=tuple(prompt),
         max_new_tokens=num_new,
         stop=(*settings.until, *([eos] if eos and eos not in settings.until else [])),
-        stop_token_ids=frozenset({eos_id, *tokenizer.convert_tokens_to_ids(special)}),
+        stop_token_ids=end_token_ids | frozenset(tokenizer.convert_tokens_to_ids(special)),
         temperature=settings.temperature,
         top_p=settings.top_p,
         top_k=settings.top_k,

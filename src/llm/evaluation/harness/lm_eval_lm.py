@@ -328,11 +328,13 @@ class LlamaLmEvalLM(TemplateLM):
 
     def _generation_request(self, index: int, context: str, gen_kwargs: Mapping[str, Any]) -> GenerationRequest:
         from llm.evaluation.harness.gen_kwargs import generation_request
+        from llm.scoring.stops import end_token_ids
 
         return generation_request(
             self.tokenizer,
             self.tok_encode(context) or [self.prefix_token_id],
             gen_kwargs,
+            end_token_ids=end_token_ids(self.model, self.tokenizer),
             index=index,
             max_length=self.max_length,
             default_max_gen_toks=self.max_gen_toks,
