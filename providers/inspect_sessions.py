@@ -76,6 +76,9 @@ _HANDED_IN: dict[str, list[LoadedDecoder]] = {}
 def register_loaded(ref: str, *, model: Any, tokenizer: Any, scorer: Scorer, logits_dtype: str = "float32") -> str:
     """Let `decoder/<ref>` mean a model that is in memory already, scored by `scorer` (its store included).
 
+    `model` is a DecoderModel, what `load_model("hf:…")` returns, or a module with their `dtype`, `device` and
+    `max_length`; lm-eval's `LlamaLmEvalLM` takes a bare module.
+
     It serves every call whose `dtype`, `device` and `logits_dtype` arguments are left alone or name what it has; other
     arguments load another copy beside it. The latest registration of a reference wins. Returns the model name for
     `get_model` and `--model`.
