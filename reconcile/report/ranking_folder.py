@@ -11,7 +11,7 @@ from reconcile.coefficients import Coefficient
 from reconcile.ranking import Flip, ModelCredits, Ranking, subtask_gaps
 from reconcile.report.forms import FORMATS, missing_package
 from reconcile.report.ranking_page import RANKING_FORMATS, write_ranking_forms
-from reconcile.run_folder import DOCUMENT_NAME
+from reconcile.run_folder import DOCUMENT_NAME, check_finished
 from reconcile.significance import Interval
 
 
@@ -19,8 +19,8 @@ def report_agreement(folder: Path, formats: Sequence[str], *, out: Path | None =
     """Writes the forms into the folder (or into `out`), prints where they are, returns the exit code: 0.
 
     Raises:
-        InputError: a form that an agreement does not have, a folder whose document cannot be read, or a run that it
-            needs and that is gone.
+        InputError: a form that an agreement does not have, a folder that is not finished or whose document cannot be
+            read, or a run that it needs and that is gone.
     """
     asked = RANKING_FORMATS if tuple(formats) == FORMATS else tuple(formats)
     unknown = [name for name in asked if name not in RANKING_FORMATS]
@@ -29,6 +29,7 @@ def report_agreement(folder: Path, formats: Sequence[str], *, out: Path | None =
     lacking = missing_package("html")
     if "html" in asked and lacking is not None:
         raise InputError(f"--format html needs {lacking}: pip install 'harness-bridge[report]'")
+    check_finished(folder)
     document = json.loads((folder / DOCUMENT_NAME).read_text(encoding="utf-8"))
     try:
         runs, ranking = document["runs"], ranking_of(document)

@@ -373,6 +373,9 @@ class TestOtherForms:
         capsys.readouterr()
         assert main(["report", str(folder), "--format", "html,latex"]) == 2
         assert "an agreement has no latex" in capsys.readouterr().err
+        folder.rename(folder.with_name("both.partial"))
+        assert main(["report", str(folder.with_name("both.partial"))]) == 2
+        assert "is an unfinished run" in capsys.readouterr().err
 
     def test_the_agreement_command_reads_folders_and_leaves_a_page(self, tmp_path, make_recorded, make_questions):
         runs = []
