@@ -31,6 +31,9 @@ EXIT_ACCOUNTED, EXIT_UNEXPLAINED, EXIT_USAGE, EXIT_FAULT, EXIT_INTERRUPTED = 0, 
 
 DEFAULT_MODEL = "smollm2-135m-instruct"
 
+_POINT = {False: "a point is 0.01 of the score", True: "for wikitext a point is 0.01 bit per byte"}
+"""What --fail-over counts, by whether the score is of pages."""
+
 _EPILOG = """\
 exit codes: 0 the gap is accounted for, 1 items are unexplained, a proof failed or a gap is past what is allowed,
 2 usage or input at fault, 3 internal fault, 130 interrupted"""
@@ -138,8 +141,8 @@ def _add_task(parser: argparse.ArgumentParser, task: str) -> None:
     )
     parser.add_argument("--plots", action="store_true", help="SVG of each plot; a run's folder has them in any case")
     parser.add_argument("--quiet", "-q", action="store_true", help="no progress and no tables: the verdict alone")
-    about = "exit 1 when the gap is larger than this, accounted for or not"
-    parser.add_argument("--fail-over", type=_distance, metavar="GAP", help=about)
+    about = f"exit 1 when the gap is more than X points, accounted for or not; {_POINT[task == 'wikitext']}"
+    parser.add_argument("--fail-over", type=_distance, metavar="X", help=about)
     parser.add_argument(
         "--no-cache", action="store_true", help="share nothing between the harnesses: no score store, an engine each"
     )
@@ -263,7 +266,7 @@ def _add_diff(parser: argparse.ArgumentParser) -> None:
     parser.set_defaults(run=_run_diff)
     parser.add_argument("before", type=Path, metavar="RUN_A", help="the folder of a finished run")
     parser.add_argument("after", type=Path, metavar="RUN_B", help="the folder of the run to hold against it")
-    about = "exit 1 when a score or the gap changed by more than X points; a point is 0.01"
+    about = f"exit 1 when a score or the gap changed by more than X points; {_POINT[False]}, {_POINT[True]}"
     parser.add_argument("--fail-over", type=_distance, metavar="X", help=about)
     parser.add_argument("--out", type=Path, metavar="FILE", help="write it there too, as Markdown")
 

@@ -18,6 +18,7 @@ from reconcile.ledger import Ledger
 from reconcile.numerics import Numerics
 from reconcile.options import RunOptions
 from reconcile.page_ledger import PageLedger
+from reconcile.points import gap_points, is_past
 from reconcile.progress import Progress
 from reconcile.proof import SideProof
 from reconcile.proving import run_proofs
@@ -74,9 +75,9 @@ def _run_task(options: RunOptions, progress: Progress) -> int:
         log.finish()
     progress.close()
     print_report(report, options.folder(), quiet=options.quiet)
-    over = options.fail_over is not None and abs(report.ledger.gap) > options.fail_over
+    over = is_past(gap_points(report.ledger), options.fail_over)
     if over:
-        progress.say(f"the gap is larger than --fail-over {options.fail_over}")
+        print(f"The gap, {gap_points(report.ledger):.4g} points, is PAST the {options.fail_over:g} of --fail-over.")
     return EXIT_ACCOUNTED if report.holds and not over else EXIT_UNEXPLAINED
 
 

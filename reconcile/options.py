@@ -46,8 +46,8 @@ class RunOptions:
 
     `limit` is per sub-task, as lm-eval counts it. `cache` False means that nothing is shared between the two
     harnesses: no score store, an engine each. `out` None means a folder under runs/ named after what was asked.
-    `fail_over` is the |gap| above which the exit code is 1 whatever else. `lm_eval_model` and `inspect_model` name
-    models of the harnesses' own in place of the decoder; `tokenizer` is whose ids go to the latter instead of text.
+    `fail_over` is the |gap| in points above which the exit code is 1 whatever else. `lm_eval_model` and `inspect_model`
+    name models of the harnesses' own in place of the decoder; `tokenizer` is whose ids go to the latter, not text.
     `prove` runs either side's protocol on both sides as well. `numerics` is of how many items the requests are computed
     again another way. `quiet` prints the verdict alone.
     """

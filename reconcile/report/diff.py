@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from llm.errors import InputError
+from reconcile.points import SLACK, is_past, points
 from reconcile.report.folder import recorded_run
 from reconcile.report.markdown import as_markdown
 from reconcile.report.names import FACTORS, SIDES, side_names
@@ -26,8 +27,6 @@ EXIT_WITHIN, EXIT_PAST = 0, 1
 
 _TITLE = "What changed between two runs"
 _MOST_ITEMS = 10
-_SLACK = 1e-9
-"""In points: a change that is exactly the allowed one must not fail for the last digit of a float."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -83,7 +82,7 @@ class RunDiff:
     @property
     def points(self) -> float:
         """By how many points that one changed; a point is 0.01."""
-        return 100 * abs(self.largest.difference or 0.0)
+        return points(self.largest.difference or 0.0)
 
 
 def run_diff(before: Path, after: Path, *, fail_over: float | None = None, out: Path | None = None) -> int:
@@ -100,19 +99,14 @@ def run_diff(before: Path, after: Path, *, fail_over: float | None = None, out: 
     console.print(verdict(found, fail_over), soft_wrap=True, highlight=False)
     if out is not None:
         out.write_text(as_markdown(_TITLE, sections, lead=(verdict(found, fail_over),)), encoding="utf-8")
-    return EXIT_PAST if is_past(found, fail_over) else EXIT_WITHIN
-
-
-def is_past(found: RunDiff, fail_over: float | None) -> bool:
-    """Whether a score or the gap changed by more points than are allowed."""
-    return fail_over is not None and found.points > fail_over + _SLACK
+    return EXIT_PAST if is_past(found.points, fail_over) else EXIT_WITHIN
 
 
 def compare_runs(before: Path, after: Path) -> RunDiff:
     """Reads and compares two folders.
 
     Raises:
-        InputError: a folder that holds no run, or runs of different tasks or metrics.
+        InputError: a folder that holds no run, runs of different tasks or metrics, or a score that is no number.
     """
     one, other = read_document(before), read_document(after)
     for name in ("task", "metric"):
@@ -121,9 +115,12 @@ def compare_runs(before: Path, after: Path) -> RunDiff:
                 f"{before} is of {name} {one[name]!r}, {after} of {other[name]!r}: compare runs of one {name}"
             )
     pages = "bits_per_byte" in one
+    scores = _scores(one, other)
+    _check_scores(before, scores, [score.before for score in scores])
+    _check_scores(after, scores, [score.after for score in scores])
     return RunDiff(
         settings=tuple(_settings(one, other)),
-        scores=tuple(_page_scores(one, other) if pages else _scores(one, other)),
+        scores=tuple(scores),
         components=tuple(_components(one, other, "bits_per_byte" if pages else None)),
         counts=tuple(_counts(one, other)),
         items={} if pages else _items(before, after),
@@ -138,7 +135,6 @@ def read_document(folder: Path) -> dict[str, Any]:
     Raises:
         InputError: there is none, or it is not one of a finished run.
     """
-    check_finished(folder)
     check_finished(folder)
     path = folder if folder.is_file() else folder / DOCUMENT_NAME
     try:
@@ -156,11 +152,11 @@ def verdict(found: RunDiff, fail_over: float | None) -> str:
     """The one line for CI."""
     largest, cause = found.largest, _cause(found)
     told = f"Largest change: {largest.name}, {_points(largest.difference)}"
-    if found.points <= _SLACK:
+    if found.points <= SLACK:
         told = "No score changed"
     if fail_over is None:
         return f"{told}{cause}."
-    side = "PAST" if is_past(found, fail_over) else "within"
+    side = "PAST" if is_past(found.points, fail_over) else "within"
     return f"{told}, {side} the {fail_over:g} allowed{cause}."
 
 
@@ -207,20 +203,27 @@ def _rows(part: str, one: Mapping[str, Any], other: Mapping[str, Any]) -> list[t
 
 
 def _scores(one: Mapping[str, Any], other: Mapping[str, Any]) -> list[Change]:
-    names = side_names(other["harnesses"])
-    return [
-        *(Change(name=names[side], before=one["reported"][side], after=other["reported"][side]) for side in SIDES),
-        Change(name="the gap", before=one["gap"], after=other["gap"]),
-    ]
+    """Both sides' scores and the gap."""
+    if "bits_per_byte" in one:
+        ours, theirs = one["bits_per_byte"], other["bits_per_byte"]
+    else:
+        ours, theirs = ({**document["reported"], "gap": document.get("gap")} for document in (one, other))
+    names = {**side_names(other["harnesses"]), "gap": "the gap"}
+    return [Change(name=name, before=ours.get(key), after=theirs.get(key)) for key, name in names.items()]
 
 
-def _page_scores(one: Mapping[str, Any], other: Mapping[str, Any]) -> list[Change]:
-    names = side_names(other["harnesses"])
-    ours, theirs = one["bits_per_byte"], other["bits_per_byte"]
-    return [
-        *(Change(name=names[side], before=ours[side], after=theirs[side]) for side in SIDES),
-        Change(name="the gap", before=ours["gap"], after=theirs["gap"]),
-    ]
+def _check_scores(folder: Path, scores: Sequence[Change], values: Sequence[float | None]) -> None:
+    """A score that is missing would else pass for one that did not change.
+
+    Raises:
+        InputError: a score is no number.
+    """
+    lacking = [one.name for one, value in zip(scores, values, strict=True) if not isinstance(value, int | float)]
+    if lacking:
+        raise InputError(
+            f"{folder} has no number for {listed(lacking)}: its {DOCUMENT_NAME} is damaged or from a run "
+            "without a finite score, so nothing can be compared with it"
+        )
 
 
 def _components(one: Mapping[str, Any], other: Mapping[str, Any], block: str | None) -> list[Change]:
@@ -337,4 +340,4 @@ def _number(value: float | None) -> str:
 def _points(difference: float | None) -> str:
     if difference is None:
         return NO_VALUE
-    return "0" if abs(100 * difference) <= _SLACK else f"{100 * difference:+.2f} points"
+    return "0" if points(difference) <= SLACK else f"{100 * difference:+.2f} points"
