@@ -9,7 +9,7 @@ from rich.text import Text
 
 from llm.errors import InputError
 from reconcile.ledger import Ledger
-from reconcile.ledger_run import check, run_task
+from reconcile.ledger_run import EXIT_ACCOUNTED, EXIT_UNEXPLAINED, check, run_task
 from reconcile.library import account
 from reconcile.logs import read_inspect_run, read_lm_eval_run
 from reconcile.options import RunOptions
@@ -20,11 +20,14 @@ from reconcile.report.ranking_page import RANKING_TITLE, write_ranking_forms
 from reconcile.report.ranking_sections import ranking_sections
 from reconcile.report.records import RECORDS_NAME, read_records
 from reconcile.report.terminal import make_console, print_sections
+from reconcile.report.texts import visible
+from reconcile.report.writing import unaccounted_parts
 from reconcile.run_folder import DOCUMENT_NAME, check_finished, check_place, working_folder
 
 
 def run_agreement(runs: Sequence[Path], *, out: Path | None, seed: int, quiet: bool = False) -> int:
-    """Reads the runs' logs, writes and prints the comparison; returns the exit code.
+    """Reads the runs' logs, writes and prints the comparison and which runs are not accounted for; returns the
+    exit code, 1 where there are any.
 
     Raises:
         InputError: fewer than two runs, a folder that is none, or runs that share no item.
@@ -34,10 +37,13 @@ def run_agreement(runs: Sequence[Path], *, out: Path | None, seed: int, quiet: b
     progress = Progress(quiet=quiet)
     folder = out if out is not None else Path("runs") / "agreement"
     check_place(folder)
-    models = []
+    models, unaccounted = [], []
     for run, name in zip(runs, _names(runs), strict=True):
         progress.say(f"reading {run}")
-        models.append(ModelCredits.of(name, read_run(run)))
+        ledger = read_run(run)
+        models.append(ModelCredits.of(name, ledger))
+        if not ledger.accounted:
+            unaccounted.append(f"{name} ({run}): {unaccounted_parts(ledger)}.")
     ranking = rank_models(models, seed=seed)
     with working_folder(folder) as partial:
         write_ranking_forms(partial, ranking, [str(run) for run in runs])
@@ -46,11 +52,15 @@ def run_agreement(runs: Sequence[Path], *, out: Path | None, seed: int, quiet: b
     page = folder / "report.html"
     place = page if page.is_file() else folder / "report.md"
     console.print(Text(f"\nFull report: {place}"), soft_wrap=True)
-    return 0
+    for line in unaccounted:
+        console.print(Text(visible(f"NOT accounted for: {line}"), style="bold red"), soft_wrap=True)
+    return EXIT_UNEXPLAINED if unaccounted else EXIT_ACCOUNTED
 
 
 def run_models(asked: Sequence[RunOptions]) -> list[Path]:
-    """Runs each, everything checked before the first; returns the folders they left."""
+    """Runs each, everything checked before the first; returns the folders they left, which tell whether each run is
+    accounted for.
+    """
     for options in asked:
         check(options)
     for options in asked:

@@ -13,7 +13,7 @@ from reconcile.report.facts import RunFacts
 from reconcile.report.forms import FORMATS, write_forms
 from reconcile.report.ledger_sections import ledger_sections
 from reconcile.report.names import side_names
-from reconcile.report.numbers import difference, score
+from reconcile.report.numbers import count, difference, score
 from reconcile.report.numerics_section import numerics_section
 from reconcile.report.page_sections import page_sections
 from reconcile.report.parts import Parts
@@ -162,7 +162,11 @@ def _verdict(ledger: Ledger | PageLedger, facts: RunFacts) -> str:
 def _accounted(ledger: Ledger | PageLedger) -> str:
     if ledger.accounted:
         return "The gap is accounted for: unexplained 0."
-    if isinstance(ledger, PageLedger):
-        return f"NOT accounted for: {'; '.join(ledger.faults)}."
-    parts = [f"{len(ledger.unexplained)} items unexplained"] if ledger.unexplained else []
-    return f"NOT accounted for: {'; '.join([*parts, *ledger.faults])}."
+    return f"NOT accounted for: {unaccounted_parts(ledger)}."
+
+
+def unaccounted_parts(ledger: Ledger | PageLedger) -> str:
+    """What of a ledger is not accounted for: how many items, and which reported values."""
+    unexplained = [] if isinstance(ledger, PageLedger) else ledger.unexplained
+    parts = [f"{count(len(unexplained), 'item')} unexplained"] if unexplained else []
+    return "; ".join([*parts, *ledger.faults])

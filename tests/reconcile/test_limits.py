@@ -97,3 +97,30 @@ def test_a_score_that_is_no_number_is_one_sentence(damage, order, folder, tmp_pa
     assert f"{damaged} has no number for" in line
     assert main(["diff", str(folder), str(folder), "--fail-over", "0"]) == 0
     shutil.rmtree(damaged)  # it is no document of the published schema
+
+
+def test_an_agreement_names_the_runs_that_are_not_accounted_for(
+    tmp_path, make_recorded, make_questions, capsys
+) -> None:
+    runs = []
+    for seed in (1, 2):
+        recorded = make_recorded(make_questions(20, 2), seed=seed, model=f"model-{seed}")
+        if seed == 2:
+            samples = list(recorded.lm_eval.samples)
+            samples[0] = replace(samples[0], credit=1 - samples[0].credit)
+            value = float(sum(one.credit for one in samples) / len(samples))
+            recorded = replace(
+                recorded, lm_eval=replace(recorded.lm_eval, samples=tuple(samples), reported={"acc": value})
+            )
+        place = tmp_path / f"run-{seed}"
+        place.mkdir()
+        write_records(place / RECORDS_NAME, recorded)
+        write_report(place, decompose(recorded.lm_eval, recorded.inspect), recorded.facts)
+        runs.append(str(place))
+    other = tmp_path / "run-3"
+    shutil.copytree(runs[0], other)
+    assert main(["agreement", runs[0], str(other), "--out", str(tmp_path / "fine")]) == 0
+    assert "NOT accounted for" not in capsys.readouterr().out
+    assert main(["agreement", *runs, "--quiet", "--out", str(tmp_path / "both")]) == 1
+    told = [line for line in capsys.readouterr().out.splitlines() if "NOT accounted for" in line]
+    assert told == [f"NOT accounted for: model-2 ({runs[1]}): 1 item unexplained."]
