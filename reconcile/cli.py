@@ -17,6 +17,7 @@ from reconcile.options import (
     LOGITS_DTYPES,
     METRICS,
     NORMALISATIONS,
+    PAGE_TEXTS,
     READOUTS,
     TASKS,
     TEMPLATES,
@@ -150,6 +151,7 @@ def _add_task(parser: argparse.ArgumentParser, task: str) -> None:
     if task == "mmlu":
         parser.add_argument("--subjects", metavar="A,B,…", help="only these of the 57 subjects")
     if task == "wikitext":
+        _add_page_texts(parser)
         return
     parser.add_argument("--metric", choices=tuple(METRICS), help="lm-eval's metric to compare (default: acc)")
     parser.add_argument(
@@ -164,6 +166,12 @@ def _add_task(parser: argparse.ArgumentParser, task: str) -> None:
     parser.add_argument("--numerics", type=_whole_number(1), nargs="?", const=20, metavar="N", help=about)
     _add_side(parser, "lm-eval")
     _add_side(parser, "inspect")
+
+
+def _add_page_texts(parser: argparse.ArgumentParser) -> None:
+    group = parser.add_argument_group("what pages are scored as: lm-eval's detokenised text, or the data's own")
+    group.add_argument("--lm-eval-text", choices=PAGE_TEXTS, default="detokenised", help="default: %(default)s")
+    group.add_argument("--inspect-text", choices=PAGE_TEXTS, default="raw", help="default: %(default)s")
 
 
 def _add_engines(parser: argparse.ArgumentParser) -> None:
@@ -374,6 +382,8 @@ def _options(parsed: argparse.Namespace) -> RunOptions:
         prove=getattr(parsed, "prove", False),
         numerics=getattr(parsed, "numerics", None),
         quiet=parsed.quiet,
+        lm_eval_text=getattr(parsed, "lm_eval_text", "detokenised"),
+        inspect_text=getattr(parsed, "inspect_text", "raw"),
     )
 
 

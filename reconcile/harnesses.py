@@ -12,14 +12,15 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any
 
 from llm.scoring.requests import Scorer, ScoreRequest, TokenScores
 from reconcile.cache import store_path
 from reconcile.engines import MAX_RETRIES, faults_of, open_inspect, open_lm_eval, without_secrets
 from reconcile.lm_eval_logs import TRACE_NAME
-from reconcile.options import RunOptions
+from reconcile.options import PageText, RunOptions
 from reconcile.progress import Progress, stderr_to
+from reconcile.recipe_files import RAW_PAGES
 from reconcile.runs import HarnessRun, Protocol, SampleRecord
 from reconcile.trace import trace_file
 from reconcile.written import check_lm_eval_logs, unfinished
@@ -176,10 +177,12 @@ def expected_requests(options: RunOptions, protocol: Protocol) -> int | None:
     return sum(len(item.choices) for item in items) * (2 if protocol.normalisation == "pmi" else 1)
 
 
-def run_lm_eval(loaded: LoadedModel | None, options: RunOptions, folder: Path, *, raw_pages: bool = False) -> None:
+def run_lm_eval(
+    loaded: LoadedModel | None, options: RunOptions, folder: Path, *, page_text: PageText = "detokenised"
+) -> None:
     """lm-eval's evaluator over its task definitions; its results, samples and the trace go to `folder`.
 
-    `raw_pages` scores pages as the data has them, not as lm-eval detokenises them: a cell that is neither side's own.
+    `page_text` is what pages are scored as; lm-eval's own task detokenises them.
 
     Raises:
         InputError: the task cannot be run so, or nothing was written.
@@ -202,9 +205,10 @@ def run_lm_eval(loaded: LoadedModel | None, options: RunOptions, folder: Path, *
             render=_renderer(protocol),
             folder=folder / "tasks",
         )
-        if raw_pages:
+        if options.task == "wikitext" and page_text == "raw":
             for task in tasks.tasks:
-                task.set_config("doc_to_target", lambda doc: doc["page"])
+                task.set_config("doc_to_target", RAW_PAGES["doc_to_target"])
+                task.set_config("metadata", RAW_PAGES["metadata"], update=True)
         with trace_file(folder / TRACE_NAME) as trace:
             if options.lm_eval_model is None:
                 _evaluate(_decoder_lm(loaded, options, trace), tasks, options, folder)
@@ -280,7 +284,7 @@ def run_inspect(
     folder: Path,
     *,
     protocol: Protocol | None = None,
-    page_text: Literal["raw", "detokenised"] = "raw",
+    page_text: PageText = "raw",
 ) -> Path:
     """Inspect's own `eval` over this project's task; returns the log it wrote to `folder`.
 
@@ -334,7 +338,7 @@ def _inspect_model(loaded: LoadedModel | None, options: RunOptions) -> Iterator[
         forget_loaded(options.model)
 
 
-def _inspect_task(options: RunOptions, protocol: Protocol, page_text: Literal["raw", "detokenised"]) -> Any:
+def _inspect_task(options: RunOptions, protocol: Protocol, page_text: PageText) -> Any:
     """The task as an object, so that no path and no working directory comes into it."""
     if options.task == "wikitext":
         from tasks.wikitext import wikitext

@@ -189,10 +189,10 @@ def _run_harnesses(
     log.say("lm-eval is scoring")
     progress.plan("lm-eval", "Inspect")
     progress.begin("lm-eval is scoring", row="lm-eval")
-    harnesses.run_lm_eval(loaded, options, folder / "lm_eval")
+    harnesses.run_lm_eval(loaded, options, folder / "lm_eval", page_text=options.lm_eval_text)
     log.say("Inspect is scoring")
     progress.begin("Inspect is scoring", row="Inspect")
-    inspect_log = harnesses.run_inspect(loaded, options, folder / "inspect")
+    inspect_log = harnesses.run_inspect(loaded, options, folder / "inspect", page_text=options.inspect_text)
     likelihoods = None
     if options.inspect.readout == "generate":
         stage = "Inspect is scoring the same items by likelihood, to tell wording from readout"
@@ -228,10 +228,11 @@ def _cross_runs(
 
     if not needs_cross(runs["lm_eval"], runs["inspect"]):
         return ()
-    progress.begin("lm-eval is scoring the raw pages, to tell the text from the windows")
-    harnesses.run_lm_eval(loaded, options, folder / "lm_eval_cross", raw_pages=True)
-    progress.begin("Inspect is scoring the detokenised pages, to tell the text from the windows")
-    log = harnesses.run_inspect(loaded, options, folder / "inspect_cross", page_text="detokenised")
+    ours, theirs = options.lm_eval_text, options.inspect_text
+    progress.begin(f"lm-eval is scoring the {theirs} pages, to tell the text from the windows")
+    harnesses.run_lm_eval(loaded, options, folder / "lm_eval_cross", page_text=theirs)
+    progress.begin(f"Inspect is scoring the {ours} pages, to tell the text from the windows")
+    log = harnesses.run_inspect(loaded, options, folder / "inspect_cross", page_text=ours)
     return read_lm_eval_run(folder / "lm_eval_cross"), read_inspect_run(log)
 
 

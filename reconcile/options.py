@@ -14,6 +14,7 @@ from llm.errors import InputError
 from reconcile.runs import Protocol
 
 Task = Literal["mmlu", "arc_easy", "wikitext"]
+PageText = Literal["detokenised", "raw"]
 
 TASKS: tuple[str, ...] = ("mmlu", "arc_easy", "wikitext")
 TEMPLATES = ("lm-eval", "inspect")
@@ -22,6 +23,7 @@ TIE_BREAKS = ("first", "last", "random", "fractional", "any", "none")
 READOUTS = ("loglikelihood", "generate")
 DTYPES = ("auto", "float32", "bfloat16", "float16")
 LOGITS_DTYPES = ("float32", "bfloat16", "float16")
+PAGE_TEXTS: tuple[PageText, ...] = ("detokenised", "raw")
 METRICS = {"acc": "none", "acc_norm": "char", "acc_bytes": "byte", "acc_mutual_info": "pmi"}
 
 _NUM_FEWSHOT = {"mmlu": 5, "arc_easy": 0, "wikitext": 0}
@@ -49,7 +51,8 @@ class RunOptions:
     `fail_over` is the |gap| in points above which the exit code is 1 whatever else. `lm_eval_model` and `inspect_model`
     name models of the harnesses' own in place of the decoder; `tokenizer` is whose ids go to the latter, not text.
     `prove` runs either side's protocol on both sides as well. `numerics` is of how many items the requests are computed
-    again another way. `quiet` prints the verdict alone.
+    again another way. `quiet` prints the verdict alone. `lm_eval_text` and `inspect_text` are what pages are scored as:
+    as lm-eval detokenises them, or as the data has them.
     """
 
     task: Task
@@ -74,6 +77,8 @@ class RunOptions:
     prove: bool = False
     numerics: int | None = None
     quiet: bool = False
+    lm_eval_text: PageText = "detokenised"
+    inspect_text: PageText = "raw"
 
     def __post_init__(self) -> None:
         if self.limit is not None and self.limit < 1:

@@ -2,6 +2,7 @@
 
 import shlex
 from dataclasses import dataclass, replace
+from importlib.util import find_spec
 from typing import Literal
 
 from reconcile.options import RunOptions, native_protocol
@@ -18,6 +19,10 @@ _FLAGS = ("template", "num_fewshot", "normalisation", "tie_break")
 _EXTRA = {"lm_eval": ("seed", "tie_atol"), "inspect": ("seed", "readout", "tie_atol")}
 _DEFAULTS = {"dtype": "auto", "logits_dtype": "float32", "device": "auto", "seed": 0, "lm_eval_model_args": ""}
 
+_STOCK_TASKS = "lm_eval/tasks"
+STOCK_TEXT = "detokenised"
+"""What lm-eval's own WikiText task scores."""
+
 
 @dataclass(frozen=True, kw_only=True)
 class Recipe:
@@ -30,7 +35,7 @@ class Recipe:
 
 
 def recipes(facts: RunFacts, lm_eval: Protocol, inspect: Protocol) -> tuple[Recipe, ...]:
-    """The recipe for either side's protocol; none for pages, for two different models, nor for a generated readout,
+    """The recipe for either side's protocol; none for two different models, nor for a generated readout,
     which lm-eval's side has no words for.
     """
     if facts.task not in ("mmlu", "arc_easy") or " and " in facts.model:  # two models: each side has its own
@@ -40,6 +45,27 @@ def recipes(facts: RunFacts, lm_eval: Protocol, inspect: Protocol) -> tuple[Reci
         found.append(_recipe(facts, "lm_eval", inspect))
     found.append(_recipe(facts, "inspect", lm_eval))
     return tuple(found)
+
+
+def page_recipes(facts: RunFacts, lm_eval: str, inspect: str) -> tuple[Recipe, ...]:
+    """The recipe for either side's text of pages; none for two different models."""
+    if facts.task != "wikitext" or " and " in facts.model:
+        return ()
+    return (_page_recipe(facts, "lm_eval", inspect), _page_recipe(facts, "inspect", lm_eval))
+
+
+def _page_recipe(facts: RunFacts, changed: Side, text: str) -> Recipe:
+    words = ["python", "-m", "reconcile", facts.task, *_common(facts)]
+    words += ["--lm-eval-text", text, "--inspect-text", text, "--no-cache"]
+    inspect = [*_inspect_words(facts), "-T", f"text={text}", *_inspect_data(facts)]
+    owner: Side = "inspect" if changed == "lm_eval" else "lm_eval"
+    place = _STOCK_TASKS if text == STOCK_TEXT else f"{FOLDER}/{protocol_folder(owner)}"
+    return Recipe(
+        changed=changed,
+        prove=shlex.join(words),
+        inspect=shlex.join(inspect),
+        lm_eval=shlex.join([*_lm_eval_words(facts, place), *_lm_eval_limit(facts)]),
+    )
 
 
 def run_command(options: RunOptions) -> str:
@@ -109,33 +135,55 @@ def _overrides(task: str, side: Side, protocol: Protocol, *, seed: int = 0) -> l
 
 
 def _inspect_command(facts: RunFacts, protocol: Protocol) -> str:
-    words = ["inspect", "eval", f"tasks/{facts.task}", "--model", f"decoder/{facts.model}"]
-    for name, value in _dtypes(facts).items():
-        words += ["-M", f"{name}={value}"]
+    words = _inspect_words(facts)
     for name in (*_FLAGS, *_EXTRA["inspect"]):
         words += ["-T", f"{name}={getattr(protocol, name)}"]
-    words += ["-T", f"data={facts.data}"]
+    return shlex.join([*words, *_inspect_data(facts)])
+
+
+def _inspect_words(facts: RunFacts) -> list[str]:
+    words = ["inspect", "eval", _inspect_task(facts.task), "--model", f"decoder/{facts.model}"]
+    for name, value in _dtypes(facts).items():
+        words += ["-M", f"{name}={value}"]
+    return words
+
+
+def _inspect_task(task: str) -> str:
+    """What `inspect eval` finds the task under: the name an installed package registers, from a checkout its file."""
+    found = find_spec("tasks")
+    installed = found is not None and "site-packages" in (found.origin or "")
+    return f"tasks/{task}" if installed else f"tasks/{task}.py"
+
+
+def _inspect_data(facts: RunFacts) -> list[str]:
+    words = ["-T", f"data={facts.data}"]
     if facts.subjects is not None:
         words += ["-T", f"subjects={','.join(facts.subjects)}"]
     if facts.limit is not None:
         words += ["-T", f"limit_per_subject={facts.limit}"]
-    return shlex.join(words)
+    return words
 
 
 def _lm_eval_command(facts: RunFacts, owner: Side, protocol: Protocol) -> str | None:
     """lm-eval's own command line over the task files that the run left, `owner` being whose protocol it is."""
     if protocol.readout != "loglikelihood":
         return None
-    place = "lm_eval/tasks" if is_stock(facts.task, protocol) else f"{FOLDER}/{protocol_folder(owner)}"
+    place = _STOCK_TASKS if is_stock(facts.task, protocol) else f"{FOLDER}/{protocol_folder(owner)}"
+    words = _lm_eval_words(facts, place)
+    if is_stock(facts.task, protocol):
+        words += ["--num_fewshot", str(protocol.num_fewshot)]
+    return shlex.join([*words, *_lm_eval_limit(facts)])
+
+
+def _lm_eval_words(facts: RunFacts, place: str) -> list[str]:
     arguments = {"model": facts.model, **_dtypes(facts)}
     words = ["python", "-m", "providers.lm_eval_decoder", "run", "--model", "decoder"]
     words += ["--model_args", ",".join(f"{name}={value}" for name, value in arguments.items())]
-    words += ["--tasks", facts.task, "--include_path", f"{facts.folder or 'RUN'}/{place}"]
-    if is_stock(facts.task, protocol):
-        words += ["--num_fewshot", str(protocol.num_fewshot)]
-    if facts.limit is not None:
-        words += ["--limit", str(facts.limit)]
-    return shlex.join(words)
+    return [*words, "--tasks", facts.task, "--include_path", f"{facts.folder or 'RUN'}/{place}"]
+
+
+def _lm_eval_limit(facts: RunFacts) -> list[str]:
+    return [] if facts.limit is None else ["--limit", str(facts.limit)]
 
 
 def _dtypes(facts: RunFacts) -> dict[str, str]:

@@ -4,6 +4,7 @@ from fractions import Fraction
 from typing import TYPE_CHECKING
 
 from reconcile.page_ledger import PageLedger
+from reconcile.recipe import Side, page_recipes
 from reconcile.report.facts import RunFacts
 from reconcile.report.ledger_sections import software_section
 from reconcile.report.names import FACTORS, SIDES, side_names
@@ -151,6 +152,26 @@ def _protocol_rows(ledger: PageLedger) -> list[Row]:
     ]
 
 
+def page_recipe_section(ledger: PageLedger, facts: RunFacts) -> Section:
+    """The commands that make both sides score one text; a run that has one text on both needs none."""
+    texts = {side: ledger.perplexities[side].text for side in SIDES}
+    if texts["lm_eval"] == texts["inspect"] or facts.name is not None:
+        return Section(title="Recipe")
+    names, commands = side_names(ledger.harnesses), []
+    for recipe in page_recipes(facts, texts["lm_eval"], texts["inspect"]):
+        keeper: Side = "inspect" if recipe.changed == "lm_eval" else "lm_eval"
+        commands += [f"# both score {names[keeper]}'s text ({texts[keeper]}), with nothing shared", recipe.prove]
+        commands += ["# the same by each harness's own command line", recipe.inspect]
+        commands += [recipe.lm_eval] if recipe.lm_eval is not None else []
+    if not commands:
+        return Section(title="Recipe")
+    sentence = (
+        "To make the two agree, run these: the gap in bits per byte is then 0. What each harness prints stays in a "
+        "unit of its own, so those two numbers differ even then."
+    )
+    return Section(title="Recipe", sentences=(sentence,), commands=tuple(commands))
+
+
 def page_sections(ledger: PageLedger, facts: RunFacts, statistics: "PageStatistics | None" = None) -> list[Section]:
     """All sections of a perplexity ledger, in the order they are read."""
     return [
@@ -159,6 +180,7 @@ def page_sections(ledger: PageLedger, facts: RunFacts, statistics: "PageStatisti
         page_coverage_section(ledger),
         perplexities_section(ledger),
         page_cells_section(ledger),
+        page_recipe_section(ledger, facts),
         *page_protocols_sections(ledger, facts),
         Section(title="Notes", sentences=tuple(dict.fromkeys(ledger.notes)), brief=True),
         software_section(facts),

@@ -150,8 +150,10 @@ def _scores_line(report: Parts) -> str:
 def _print_recipe(console: "Console", report: Parts) -> None:
     """The first command that makes both sides score by one protocol, where there is a gap to close."""
     commands = [command for section in report.sections for command in section.commands if not command.startswith("#")]
+    pages = isinstance(report.ledger, PageLedger)
     if commands and report.ledger.gap:
-        console.print(Text("To make the two agree, and prove it request by request:"))
+        how = ", in bits per byte, with nothing shared:" if pages else ", and prove it request by request:"
+        console.print(Text(f"To make the two agree{how}"))
         print_command(console, commands[0])
 
 

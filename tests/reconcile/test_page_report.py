@@ -182,3 +182,17 @@ def test_the_figures_caption_says_n_and_both_protocols(tmp_path: Path) -> None:
     )
     assert page_figures(page_ledger())["waterfall"].caption == said
     assert said in (tmp_path / "report.html").read_text()
+
+
+def test_the_recipe_is_in_every_form_and_one_text_on_both_sides_needs_none(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    parts = write_report(tmp_path, page_ledger(), facts(limit=4))
+    first = "python -m reconcile wikitext --model a/model --data sample --limit 4 --dtype float32"
+    first += " --lm-eval-text raw --inspect-text raw --no-cache"
+    print_report(parts, tmp_path)
+    printed = capsys.readouterr().out
+    assert "To make the two agree, in bits per byte" in printed
+    for text in (printed, (tmp_path / "report.md").read_text(), (tmp_path / "report.html").read_text()):
+        assert first in text
+    assert section(report_parts(page_ledger(same_text=True), facts()), "Recipe").is_empty

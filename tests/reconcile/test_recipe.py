@@ -1,7 +1,9 @@
 """The recipe's commands: parsed again, they put one protocol on both sides."""
 
 import itertools
+import json
 import shlex
+import subprocess
 import sys
 from dataclasses import replace
 from pathlib import Path
@@ -12,13 +14,17 @@ from llm.models import load_tokenizer
 from providers.lm_eval_decoder import main as lm_eval_main
 from reconcile import reconcile_runs
 from reconcile.cli import main
+from reconcile.inspect_reader import read_inspect_run
 from reconcile.ledger import Ledger
 from reconcile.lm_eval_reader import read_lm_eval_run
 from reconcile.options import RunOptions, native_protocol
-from reconcile.recipe import Recipe, recipes
+from reconcile.page_ledger import PageLedger
+from reconcile.recipe import Recipe, page_recipes, recipes
 from reconcile.report.facts import RunFacts
 from reconcile.report.records import read_records
 from reconcile.runs import Protocol
+
+REPOSITORY = Path(__file__).resolve().parents[2]
 
 
 def facts(task: str = "mmlu") -> RunFacts:
@@ -120,9 +126,48 @@ def test_lm_evals_own_command_line_gives_the_other_sides_scores(
         assert not [part.name for part in ledger.components if part.exact and part.name != "rounding"]
 
 
-def test_pages_and_generated_answers_have_no_recipe_for_lm_evals_side() -> None:
-    pages = native_protocol("wikitext", "lm_eval")
-    assert recipes(facts("wikitext"), pages, pages) == ()
+def test_either_recipe_for_pages_closes_the_gap_in_bits_per_byte(
+    tiny_checkpoint: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Run as they stand: both sides by one command, then each harness by its own command line."""
+    pytest.importorskip("lm_eval")
+    pytest.importorskip("inspect_ai")
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
+    monkeypatch.setattr(sys, "argv", sys.argv)  # lm-eval's command line reads it
+    out = tmp_path / "out"
+    model = ["--model", str(tiny_checkpoint)]
+    assert main(["wikitext", "--limit", "1", *model, "--out", str(out)]) == 0
+    recorded = read_records(out / "records.jsonl.gz")
+    ledger = reconcile_runs(recorded.lm_eval, recorded.inspect).ledger
+    assert isinstance(ledger, PageLedger)
+    assert ledger.bits_per_byte.gap != 0
+    report = (out / "report.md").read_text()
+    found = {recipe.changed: recipe for recipe in page_recipes(recorded.facts, "detokenised", "raw")}
+    for changed, goal, text in (("lm_eval", recorded.inspect, "raw"), ("inspect", recorded.lm_eval, "detokenised")):
+        recipe = found[changed]  # type: ignore[index]
+        assert recipe.lm_eval is not None
+        assert {recipe.prove, recipe.lm_eval, recipe.inspect} <= set(report.splitlines())
+        assert f"-T text={text} " in recipe.inspect
+        both = tmp_path / f"both_{changed}"
+        assert main([*shlex.split(recipe.prove)[3:], "--out", str(both)]) == 0
+        document = json.loads((both / "reconcile.json").read_text())
+        assert document["bits_per_byte"]["exact"]["gap"] == "0"
+        assert {side["text"] for side in document["perplexities"].values()} == {text}
+        assert document["perplexities"]["lm_eval"]["nats"] == sum(page.nll for page in goal.pages)  # type: ignore[misc]
+        own = tmp_path / f"own_{changed}"
+        assert lm_eval_main([*shlex.split(recipe.lm_eval)[3:], "--log_samples", "--output_path", str(own)]) == 0
+        assert [page.nll for page in read_lm_eval_run(own).pages] == [page.nll for page in goal.pages]
+        assert inspect_pages(recipe.inspect, tmp_path / f"logs_{changed}") == [page.nll for page in goal.pages]
+
+
+def inspect_pages(command: str, folder: Path) -> list[float | None]:
+    """The nats of the pages in the log that an `inspect eval …` command leaves, run as it stands from the checkout."""
+    words = [sys.executable, "-m", "inspect_ai", *shlex.split(command)[1:]]
+    subprocess.run([*words, "--log-dir", str(folder), "--display", "none"], check=True, cwd=REPOSITORY)
+    return [page.nll for page in read_inspect_run(next(folder.glob("*.eval"))).pages]
+
+
+def test_generated_answers_have_no_recipe_for_lm_evals_side() -> None:
     generated = replace(native_protocol("mmlu", "inspect"), readout="generate")
     (only,) = recipes(facts(), native_protocol("mmlu", "lm_eval"), generated)
     assert only.changed == "inspect"
