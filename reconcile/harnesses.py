@@ -29,6 +29,7 @@ OnScored = Callable[[Sequence[int], Sequence[TokenScores]], object]
 Journal = Callable[[str, int], object]
 
 _SHUFFLE_SEED = 20240229
+_MOST_NAMED = 5
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -311,9 +312,24 @@ def run_inspect(
     if log.status == "cancelled":  # Inspect takes an interruption for itself and returns
         raise KeyboardInterrupt
     if log.status != "success":
-        reason = log.error.message if log.error is not None else log.status
-        raise unfinished(f"Inspect's run ended as {log.status}", reason, folder)
+        raise _unfinished(log, options, folder)
     return Path(log.location)
+
+
+def _unfinished(log: Any, options: RunOptions, folder: Path) -> Exception:
+    """The error for an Inspect run that did not succeed, as it would have come from lm-eval's side, where nothing
+    stands between; a fault of this project's code has Inspect's traceback with it.
+    """
+    reason = log.error.message if log.error is not None else log.status
+    failed = [str(sample.id) for sample in log.samples or () if sample.error is not None]
+    named = f" (sample {', '.join(failed[:_MOST_NAMED])}{', …' * (len(failed) > _MOST_NAMED)})" if failed else ""
+    foreign = options.inspect_model is not None
+    return unfinished(
+        f"Inspect's run ended as {log.status}{named}",
+        reason,
+        folder,
+        traceback=None if foreign or log.error is None else log.error.traceback,
+    )
 
 
 @contextmanager

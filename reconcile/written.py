@@ -4,6 +4,7 @@ Imports no harness.
 """
 
 import json
+import re
 import shutil
 from collections.abc import Mapping
 from pathlib import Path
@@ -14,6 +15,8 @@ LEAST_FREE_BYTES = 1 << 20
 """A disk with less room than this is called full when something on it could not be written."""
 
 _NO_ROOM = ("No space left on device", "Disk quota exceeded", "database or disk is full")
+_INPUT_AT_FAULT = re.compile(r"^[\w.]*(InputError|PrerequisiteError): ", re.MULTILINE)
+"""How a traceback says the error: this project's own, and Inspect's of the same meaning."""
 
 
 def check_lm_eval_logs(folder: Path, num_samples: Mapping[str, int]) -> None:
@@ -33,10 +36,18 @@ def check_lm_eval_logs(folder: Path, num_samples: Mapping[str, int]) -> None:
         )
 
 
-def unfinished(what: str, reason: str, folder: Path) -> InputError:
-    """The error for a harness's run that ended early; the reason it gave, or that the disk is full."""
-    no_room = any(sign in reason for sign in _NO_ROOM)
-    return InputError((no_room and _full(folder, sure=True)) or f"{what}: {reason}")
+def unfinished(what: str, reason: str, folder: Path, *, traceback: str | None = None) -> Exception:
+    """The error for a harness's run that ended early: that the disk is full, or the reason it gave.
+
+    With a `traceback` it is an internal fault that holds it, unless that ends in an error of what was given.
+    """
+    if any(sign in reason for sign in _NO_ROOM):
+        return InputError(_full(folder, sure=True))
+    if traceback is None or _INPUT_AT_FAULT.search(traceback):
+        return InputError(f"{what}: {reason}")
+    fault = RuntimeError(f"{what}: {reason}")
+    fault.add_note(traceback)
+    return fault
 
 
 def _full(folder: Path, *, sure: bool = False) -> str | None:

@@ -9,7 +9,7 @@ import sys
 import threading
 import time
 import zipfile
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -51,6 +51,20 @@ def start(words: list[str], folder: Path, code: str | None = None) -> subprocess
 def document(folder: Path) -> bytes:
     """reconcile.json of the run in `folder`, without its name: the settings say where in the cache the data lie."""
     return (folder / "here" / "out" / "reconcile.json").read_bytes().replace(str(folder).encode(), b"FOLDER")
+
+
+def questions(folder: Path, texts: Sequence[str]) -> Path:
+    """ARC-Easy of these questions in `folder`."""
+    data = folder / "allenai" / "ai2_arc"
+    data.mkdir(parents=True)
+    rows = [
+        {"id": str(n), "question": f"{text}?", "choices": {"text": ["a", "b"], "label": ["A", "B"]}, "answerKey": "A"}
+        for n, text in enumerate(texts)
+    ]
+    (data / "rows.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
+    files = "".join(f"  - split: {split}\n    path: rows.jsonl\n" for split in ("test", "train", "validation"))
+    (data / "README.md").write_text(f"---\nconfigs:\n- config_name: ARC-Easy\n  data_files:\n{files}---\n")
+    return folder
 
 
 def wait_for(what: Any, process: subprocess.Popen[str], seconds: float = 120) -> None:
@@ -366,6 +380,65 @@ def test_a_fault_report_keeps_what_was_given_as_a_key(
     assert "sk-c4nary3" not in text + said
 
 
+# an engine that fails
+
+
+class Failing:
+    """An engine that cannot score requests of one question."""
+
+    def __init__(self, engine: Any, told: Callable[[Sequence[int]], str], error: Exception) -> None:
+        self.engine, self.told, self.error = engine, told, error
+
+    def score(self, requests: Sequence[Any], **further: Any) -> Any:
+        if any("ZZZ" in self.told(request.context_ids) for request in requests):
+            raise self.error
+        return self.engine.score(requests, **further)
+
+
+@pytest.mark.parametrize(
+    ("side", "error", "code"),
+    [
+        (0, RuntimeError("the engine broke"), 3),
+        (1, RuntimeError("the engine broke"), 3),
+        (1, InputError("the engine broke"), 2),
+        (1, OSError(28, "No space left on device"), 2),
+    ],
+)
+def test_an_engine_that_fails_ends_either_side_alike(
+    side: int,
+    error: Exception,
+    code: int,
+    tiny_checkpoint: Path,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capfd: pytest.CaptureFixture[str],
+) -> None:
+    """A fault of ours is exit 3 with its traceback in a file, and leaves no folder that could pass for a run."""
+    import llm.scoring.plain
+    from llm.models import load_tokenizer
+
+    tokenizer, make, made = load_tokenizer(str(tiny_checkpoint)), llm.scoring.plain.make_scorer, []
+
+    def make_scorer(*args: Any, **kwargs: Any) -> Any:
+        made.append(make(*args, **kwargs))
+        return Failing(made[-1], tokenizer.decode, error) if len(made) == side + 1 else made[-1]
+
+    monkeypatch.setattr(llm.scoring.plain, "make_scorer", make_scorer)
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
+    data, out = questions(tmp_path / "data", ["what is it", "ZZZ", "who is it"]), tmp_path / "out"
+    words = ["arc_easy", "--model", str(tiny_checkpoint), "--data", str(data), "--out", str(out), "--no-cache"]
+    assert main(words) == code
+    said = [line for line in capfd.readouterr().err.splitlines() if not line.startswith("[")][-1]
+    assert not out.exists()
+    assert [path.name for path in tmp_path.iterdir() if path.name.startswith("out")] == ["out.partial"]
+    if code == 3:
+        report = Path(said.rsplit(" ", 1)[-1])
+        assert "raise self.error" in report.read_text()
+        report.unlink()
+        assert "the engine broke" in said
+        assert side == 0 or "(sample arc_easy/1)" in said
+
+
 # logits that are no numbers
 
 
@@ -390,17 +463,8 @@ def test_logits_that_are_no_numbers_are_told_of_their_items(
 
     monkeypatch.setattr(llm.models, "load_model", load, raising=False)
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
-    data = tmp_path / "data" / "allenai" / "ai2_arc"
-    data.mkdir(parents=True)
-    rows = [
-        {"id": str(n), "question": f"{text}?", "choices": {"text": ["a", "b"], "label": ["A", "B"]}, "answerKey": "A"}
-        for n, text in enumerate(["what is it", "ZZZ", "who is it", "Z", "why"])
-    ]
-    (data / "rows.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
-    files = "".join(f"  - split: {split}\n    path: rows.jsonl\n" for split in ("test", "train", "validation"))
-    (data / "README.md").write_text(f"---\nconfigs:\n- config_name: ARC-Easy\n  data_files:\n{files}---\n")
-    out = tmp_path / "out"
-    words = ["arc_easy", "--model", str(tiny_checkpoint), "--data", str(tmp_path / "data"), "--out", str(out)]
+    data, out = questions(tmp_path / "data", ["what is it", "ZZZ", "who is it", "Z", "why"]), tmp_path / "out"
+    words = ["arc_easy", "--model", str(tiny_checkpoint), "--data", str(data), "--out", str(out)]
     code = main(words)
     said = capfd.readouterr()
     assert code in (0, 1), said.err
