@@ -47,7 +47,7 @@ def test_the_default_model_equals_the_peers(default_model: Any, tmp_path: Path) 
 
 @pytest.mark.parametrize("name", ["llama", "olmo2", "bloom"])
 def test_p43_every_end_id_of_the_generation_config_ends_an_answer(name: str, tmp_path: Path) -> None:
-    """Chat models have several. Here the second is a word of the answer, which stays in the text as it does in HFLM's."""
+    """Chat models have several. Here the second is a word of the answer, which stays in its text, as behind HFLM."""
     folder = tmp_path / "twin"
     make_twin(ARCHITECTURES[name], folder)
     ref = ARCHITECTURES[name].ref(folder)
