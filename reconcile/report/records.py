@@ -47,9 +47,9 @@ class Recorded:
 
 
 def write_records(path: Path, recorded: Recorded) -> None:
-    """Writes the file."""
+    """Writes the file. Logs in its own folder are named from there, which stays true when the folder is moved."""
     with path.open("wb") as raw, gzip.GzipFile("", "wb", compresslevel=6, fileobj=raw, mtime=0) as packed:
-        for line in _lines(recorded):
+        for line in _lines(recorded, path.parent.resolve()):
             packed.write(json.dumps(line, separators=(",", ":")).encode() + b"\n")
 
 
@@ -70,7 +70,7 @@ def read_records(path: Path) -> Recorded:
         raise InputError(f"{path} is damaged ({type(error).__name__}: {error}): run the comparison again") from error
 
 
-def _lines(recorded: Recorded) -> Iterator[dict[str, Any]]:
+def _lines(recorded: Recorded, folder: Path) -> Iterator[dict[str, Any]]:
     yield {"format": _FORMAT, "version": _VERSION, "facts": asdict(recorded.facts)}
     for role in _ROLES:
         run: HarnessRun | None = getattr(recorded, role)
@@ -78,20 +78,26 @@ def _lines(recorded: Recorded) -> Iterator[dict[str, Any]]:
             continue
         beginnings = _beginnings(run)
         places = {subject: place for place, subject in enumerate(beginnings)}
-        yield {"role": role, "run": _run_fields(run), "beginnings": list(beginnings.values())}
+        yield {"role": role, "run": _run_fields(run, folder), "beginnings": list(beginnings.values())}
         for sample in run.samples:
             yield {"sample": _sample_fields(sample, places[sample.subject], beginnings[sample.subject])}
         for page in run.pages:
             yield {"page": {**vars(page), "key": [page.key.digest, page.key.occurrence]}}
 
 
-def _run_fields(run: HarnessRun) -> dict[str, Any]:
+def _run_fields(run: HarnessRun, folder: Path) -> dict[str, Any]:
     kept = {name: value for name, value in vars(run).items() if name not in ("samples", "pages")}
     kept["settings"] = {name: value for name, value in run.settings.items() if not _SECRET.search(name)}
+    kept["log_files"] = [_named_from(folder, name) for name in run.log_files]
     return {
         name: dict(value) if isinstance(value, Mapping) else asdict(value) if isinstance(value, Protocol) else value
         for name, value in kept.items()
     }
+
+
+def _named_from(folder: Path, name: str) -> str:
+    place = Path(name).resolve()
+    return place.relative_to(folder).as_posix() if place.is_relative_to(folder) else name
 
 
 def _beginnings(run: HarnessRun) -> dict[str, str]:

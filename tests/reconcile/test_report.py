@@ -96,6 +96,15 @@ class TestFolder:
     def test_records_hold_both_runs_to_the_last_field(self, folder, recorded):
         assert read_records(folder / RECORDS_NAME) == recorded
 
+    def test_records_name_logs_from_their_own_folder(self, tmp_path, recorded, monkeypatch):
+        monkeypatch.chdir(tmp_path)
+        (tmp_path / "run.partial").mkdir()
+        logs = (str(tmp_path / "run.partial" / "inspect" / "a.eval"), "run.partial/inspect/b.eval", "/elsewhere/c.eval")
+        runs = replace(recorded, inspect=replace(recorded.inspect, log_files=logs))
+        write_records(Path("run.partial") / RECORDS_NAME, runs)
+        read = read_records(Path("run.partial") / RECORDS_NAME)
+        assert read.inspect.log_files == ("inspect/a.eval", "inspect/b.eval", "/elsewhere/c.eval")
+
     def test_records_of_hostile_texts_too(self, tmp_path, make_recorded, hostile_questions):
         recorded = make_recorded(hostile_questions)
         write_records(tmp_path / "one", recorded)
