@@ -88,18 +88,19 @@ def trial(options: argparse.Namespace, reference: bytes, moment: float) -> Trial
     clear(options.folder)
     words = command(options)
     killed = kill_after(start(options, words), moment)
-    log = options.folder / f"{WORK}.partial" / "run.log"
-    stage = last_stage(log) if killed else "had ended"
-    code = start(options, words).wait()
     document = options.folder / WORK / "reconcile.json"
+    ended = document.is_file()  # its log is replaced by the rerun's
+    stage = last_stage(options.folder / f"{WORK}.partial" / "run.log") if killed and not ended else "had ended"
+    before = num_stored(options.folder) if ended else 0
+    code = start(options, words).wait()
     attempts = read_attempts(options.folder / WORK / "run.log")
     stored = num_stored(options.folder)
     return Trial(
         killed_after=moment,
         stage=stage,
-        num_stored=attempts[-1].found if len(attempts) > 1 else 0,
+        num_stored=attempts[-1].found if attempts else 0,
         num_computed_after=attempts[-1].computed if attempts else 0,
-        num_twice=sum(one.computed for one in attempts) - stored,
+        num_twice=before + sum(one.computed for one in attempts) - stored,
         largest_batch=max((one.largest for one in attempts), default=0),
         same_bytes=document.is_file() and document.read_bytes() == reference,
         exit_code=code,
