@@ -129,7 +129,7 @@ def test_lm_evals_own_command_line_gives_the_other_sides_scores(
 def test_either_recipe_for_pages_closes_the_gap_in_bits_per_byte(
     tiny_checkpoint: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Run as they stand: both sides by one command, then each harness by its own command line."""
+    """Run as they stand: both sides by one command, then for raw pages each harness by its own command line."""
     pytest.importorskip("lm_eval")
     pytest.importorskip("inspect_ai")
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
@@ -154,10 +154,13 @@ def test_either_recipe_for_pages_closes_the_gap_in_bits_per_byte(
         assert document["bits_per_byte"]["exact"]["gap"] == "0"
         assert {side["text"] for side in document["perplexities"].values()} == {text}
         assert document["perplexities"]["lm_eval"]["nats"] == sum(page.nll for page in goal.pages)  # type: ignore[misc]
-        own = tmp_path / f"own_{changed}"
-        assert lm_eval_main([*shlex.split(recipe.lm_eval)[3:], "--log_samples", "--output_path", str(own)]) == 0
-        assert [page.nll for page in read_lm_eval_run(own).pages] == [page.nll for page in goal.pages]
-        assert inspect_pages(recipe.inspect, tmp_path / f"logs_{changed}") == [page.nll for page in goal.pages]
+    raw = found["lm_eval"]  # of the two, the one whose lm-eval side is a task file of the recipe's own
+    assert raw.lm_eval is not None
+    nats = [page.nll for page in recorded.inspect.pages]
+    own = tmp_path / "own"
+    assert lm_eval_main([*shlex.split(raw.lm_eval)[3:], "--log_samples", "--output_path", str(own)]) == 0
+    assert [page.nll for page in read_lm_eval_run(own).pages] == nats
+    assert inspect_pages(raw.inspect, tmp_path / "logs") == nats
 
 
 def inspect_pages(command: str, folder: Path) -> list[float | None]:
