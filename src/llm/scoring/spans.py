@@ -1,7 +1,7 @@
 """Which keys a query reads in one call: decided by its own position alone, so that its bits never depend on company.
 
 A query at position p reads the keys before it in a fixed set of spans, whatever pack it stands in and wherever the
-prefix tree branches: full spans of 128 to 4096 keys, largest first, that end at or before the last multiple of 128
+prefix tree branches: full spans of 128 to 1024 keys, largest first, that end at or before the last multiple of 128
 (no mask), then the block from there to p, in whole grains of 16 keys (masked). The parts are joined by their
 logsumexp in that order. Full spans that many queries of a pack share are one call over the same keys; the rest goes
 in tiles of 16 queries. No torch here beyond index tensors: `plan` turns a pack into calls.
@@ -20,7 +20,7 @@ GRAIN = 16
 """Queries in a small tile, and the step of key lengths."""
 BLOCK = 128
 """Positions that share one start of their own block."""
-SPANS = (4096, 2048, 1024, 512, 256, 128)
+SPANS = (1024, 512, 256, 128)
 """Lengths of full spans, multiples of BLOCK."""
 MANY = 3 * GRAIN
 """From this many queries on, a span they share is one call."""
