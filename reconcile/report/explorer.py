@@ -205,8 +205,8 @@ class _Builder:
 
     def _ties(self) -> list[int]:
         """One number an item: bit s is set where its best choices tie under side s's own rule."""
-        ours, theirs = (tied_items(self.ledger)[side] for side in ("lm_eval", "inspect"))
-        return [bool(one) | bool(other) << 1 for one, other in zip(ours, theirs, strict=True)]
+        ties = tied_items(self.ledger)
+        return [bool(one) | bool(other) << 1 for one, other in zip(ties["lm_eval"], ties["inspect"], strict=True)]
 
 
 def _rule(protocol: Protocol) -> dict[str, Any]:

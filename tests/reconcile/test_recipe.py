@@ -91,6 +91,16 @@ def test_lm_evals_own_command_reads_stock_tasks_or_those_that_the_run_wrote() ->
         assert "-M logits_dtype=bfloat16" in recipe.inspect
 
 
+@pytest.fixture
+def out(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """Where a run may stand, in a process that both harnesses can be run in, with a store of its own."""
+    pytest.importorskip("lm_eval")
+    pytest.importorskip("inspect_ai")
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
+    monkeypatch.setattr(sys, "argv", sys.argv)  # lm-eval's command line reads it
+    return tmp_path / "out"
+
+
 @pytest.mark.parametrize(
     "arguments",
     [
@@ -99,14 +109,9 @@ def test_lm_evals_own_command_reads_stock_tasks_or_those_that_the_run_wrote() ->
     ],
 )
 def test_lm_evals_own_command_line_gives_the_other_sides_scores(
-    arguments: str, tiny_checkpoint: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    arguments: str, tiny_checkpoint: Path, tmp_path: Path, out: Path
 ) -> None:
     """Both recipes by lm-eval's own command line: the logs it leaves agree with those of the side they copy."""
-    pytest.importorskip("lm_eval")
-    pytest.importorskip("inspect_ai")
-    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
-    monkeypatch.setattr(sys, "argv", sys.argv)  # lm-eval's command line reads it
-    out = tmp_path / "out"
     assert main([*arguments.split(), "--model", str(tiny_checkpoint), "--out", str(out)]) == 0
     recorded = read_records(out / "records.jsonl.gz")
     ours, theirs = recorded.lm_eval.protocol, recorded.inspect.protocol
@@ -127,14 +132,9 @@ def test_lm_evals_own_command_line_gives_the_other_sides_scores(
 
 
 def test_either_recipe_for_pages_closes_the_gap_in_bits_per_byte(
-    tiny_checkpoint: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    tiny_checkpoint: Path, tmp_path: Path, out: Path
 ) -> None:
     """Run as they stand: both sides by one command, then for raw pages each harness by its own command line."""
-    pytest.importorskip("lm_eval")
-    pytest.importorskip("inspect_ai")
-    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
-    monkeypatch.setattr(sys, "argv", sys.argv)  # lm-eval's command line reads it
-    out = tmp_path / "out"
     model = ["--model", str(tiny_checkpoint)]
     assert main(["wikitext", "--limit", "1", *model, "--out", str(out)]) == 0
     recorded = read_records(out / "records.jsonl.gz")

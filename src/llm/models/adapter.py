@@ -25,6 +25,7 @@ import torch
 from torch import Tensor, nn
 
 from llm.errors import InputError
+from llm.models.checkpoints import check_finite
 from llm.models.config import token_ids
 from llm.models.decoder import Attend, causal_mask, state_digest
 from llm.models.gguf_files import GGUFFile
@@ -177,17 +178,13 @@ def _from_pretrained(ref: str, where: str, dtype: torch.dtype, **how: Any) -> An
     finally:
         logging.enable_progress_bar()
         logging.set_verbosity(verbosity)
-    _refuse_unfinite(ref, inner)
+    for name, tensor in inner.state_dict().items():
+        if tensor.is_floating_point():
+            check_finite(tensor, f"{ref}: {name}")
     missing = sorted(report["missing_keys"])
     if missing:  # transformers fills them with random numbers
         raise InputError(f"{ref}: {len(missing)} weights of {type(inner).__name__} are not there (first: {missing[0]})")
     return inner
-
-
-def _refuse_unfinite(ref: str, inner: Any) -> None:
-    for name, tensor in inner.state_dict().items():
-        if tensor.is_floating_point() and not torch.isfinite(tensor).all():
-            raise InputError(f"{ref}: {name} holds values that are not finite numbers")
 
 
 def _tokenizer(ref: str, where: str) -> Any:

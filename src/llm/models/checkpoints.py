@@ -141,10 +141,19 @@ def _finite(source: WeightSource, name: str) -> Tensor:
     tensor = source.read(name)
     if not tensor.is_floating_point():
         raise InputError(f"{source.where(name)}: {name} is stored as {tensor.dtype}, floating point is needed")
+    check_finite(tensor, f"{source.where(name)}: {name}")
+    return tensor
+
+
+def check_finite(tensor: Tensor, name: str) -> None:
+    """Refuse weights that hold NaN or infinities.
+
+    Raises:
+        InputError: `name` holds values that are not finite.
+    """
     # a sum is finite only if every term is, and is one pass without a temporary; a huge finite sum is looked at again
     if not torch.isfinite(tensor.sum(dtype=torch.float32)) and not torch.isfinite(tensor).all():
-        raise InputError(f"{source.where(name)}: {name} holds values that are not finite numbers")
-    return tensor
+        raise InputError(f"{name} holds values that are not finite numbers")
 
 
 def _check_same_head(source: WeightSource) -> None:

@@ -66,9 +66,7 @@ class CompiledKernels:
             x.shape[0],
             x.shape[1],
             weight.num_out,
-            torch.get_num_threads(),
-            self.parallel,
-            self.thread_number,
+            *self._threads(),
         )
         if failed:
             raise MemoryError("no memory for the inputs of a product")
@@ -93,9 +91,7 @@ class CompiledKernels:
             *(x.data_ptr() for x in (q, k, v, keys, values, out, table, first, last)),
             *(num_rows, num_kv_heads, q.shape[1] // num_kv_heads, head_dim, keys.shape[2], table.shape[1]),
             *(q.stride(0), k.stride(0), v.stride(0)),
-            torch.get_num_threads(),
-            self.parallel,
-            self.thread_number,
+            *self._threads(),
         )
         if failed:
             raise MemoryError("no memory for the scores of a decoding step")
@@ -126,7 +122,8 @@ class CompiledKernels:
         )
         return out
 
-    def _threads(self, num_elements: int) -> tuple[int, Any, Any]:
+    def _threads(self, num_elements: int = _GRAIN) -> tuple[int, Any, Any]:
+        """How many threads so many elements are worth, and torch's way of running them."""
         return torch.get_num_threads() if num_elements >= _GRAIN else 1, self.parallel, self.thread_number
 
 

@@ -1,9 +1,9 @@
 """Continuous batched decoding: rows leave when they are done, and waiting requests take their places.
 
-A row's tokens and logprobs are those of its solo run, to the bit: linear layers always see a multiple of 16 rows
-(below about a dozen, general CPU kernels change their order of summation), attention works in fixed shapes
-(`cached_attention`), and each row chooses with its own settings. A beginning that another prompt shares is computed
-once.
+A row's tokens and logprobs are those of its solo run, to the bit: linear layers see a multiple of 16 rows (below about
+a dozen, general CPU kernels change their order of summation) or, with kernels that keep a row's bits in any number, of
+4; attention works in fixed shapes (`cached_attention`), and each row chooses with its own settings. A beginning that
+another prompt shares is computed once.
 """
 
 from collections import deque

@@ -3,14 +3,13 @@
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any, Protocol
 
-import torch
-
 from llm.errors import InputError
 from llm.scoring.decoding import DecodingBatch, Finished
 from llm.scoring.plain_decoding import PlainDecoding
 from llm.scoring.requests import Generation, GenerationRequest
 from llm.scoring.rows import GenerationError
 from llm.scoring.stops import Vocabulary
+from llm.scoring.within_memory import is_out_of_memory
 
 Progress = Callable[[int], None]
 
@@ -93,11 +92,6 @@ def make_decoding(model: Any, tokenizer: Any, *, batch_size: int = 32, max_lengt
     if hasattr(model, "hidden_states") and hasattr(model, "project"):
         return DecodingBatch(model, vocabulary, batch_size=batch_size, max_length=max_length)
     return PlainDecoding(model, vocabulary, max_length=max_length)
-
-
-def is_out_of_memory(error: BaseException) -> bool:
-    """Whether an allocation failed: torch says it in words on a CPU, by type on a device."""
-    return isinstance(error, MemoryError | torch.OutOfMemoryError) or "can't allocate memory" in str(error)
 
 
 def check(request: GenerationRequest, model: Any, *, max_length: int | None = None) -> None:
