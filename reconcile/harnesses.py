@@ -168,14 +168,16 @@ def _scorer(model: Any, options: RunOptions, progress: Progress, journal: Journa
     return counter
 
 
-def expected_requests(options: RunOptions, protocol: Protocol) -> int | None:
-    """How many choices one side will score; None where that shows only in the tokens or while generating."""
+def expected_requests(options: RunOptions, protocol: Protocol, *, unconditional: bool) -> int | None:
+    """How many choices one side will score, twice as many if `unconditional`; None where that shows only in the tokens
+    or while generating.
+    """
     if options.task == "wikitext" or protocol.readout == "generate":
         return None
     from llm.evaluation.data import load_items
 
     items = load_items(options.task, options.source, subjects=options.subjects, limit=options.limit)
-    return sum(len(item.choices) for item in items) * (2 if protocol.normalisation == "pmi" else 1)
+    return sum(len(item.choices) for item in items) * (2 if unconditional else 1)
 
 
 def run_lm_eval(
@@ -190,7 +192,8 @@ def run_lm_eval(
     """
     folder.mkdir(parents=True, exist_ok=True)
     if loaded is not None:
-        loaded.lm_eval.expect(expected_requests(options, options.lm_eval))
+        asks_bare = options.lm_eval.normalisation == "pmi"
+        loaded.lm_eval.expect(expected_requests(options, options.lm_eval, unconditional=asks_bare))
     with stderr_to(folder / "stderr.txt"), _quiet_logger("lm_eval"):
         from llm.evaluation.harness.adapter import build_task_dict
 
@@ -296,7 +299,8 @@ def run_inspect(
     """
     folder.mkdir(parents=True, exist_ok=True)
     if loaded is not None:
-        loaded.inspect.expect(expected_requests(options, protocol or options.inspect))
+        asks_bare = needs_unconditional(options)
+        loaded.inspect.expect(expected_requests(options, protocol or options.inspect, unconditional=asks_bare))
     with stderr_to(folder / "stderr.txt"), _inspect_model(loaded, options) as (model, settings):
         from inspect_ai import eval as inspect_eval
 
@@ -383,8 +387,13 @@ def _inspect_task(options: RunOptions, protocol: Protocol, page_text: PageText) 
 
 
 def needs_unconditional(options: RunOptions) -> bool:
-    """Whether some cell between the two protocols subtracts the logprob after the empty context."""
-    return "pmi" in (options.lm_eval.normalisation, options.inspect.normalisation)
+    """Whether every choice is scored after the empty context too: where a protocol's rule is `pmi`, and, so that the
+    report has it beside the other rules, wherever the decoder's likelihoods are read on both sides.
+    """
+    if options.task == "wikitext" or options.engines:
+        return False
+    rules = (options.lm_eval.normalisation, options.inspect.normalisation)
+    return options.inspect.readout == "loglikelihood" or "pmi" in rules
 
 
 def loglikelihood_protocol(protocol: Protocol) -> Protocol:
@@ -395,7 +404,7 @@ def loglikelihood_protocol(protocol: Protocol) -> Protocol:
 def fill_unconditional(run: HarnessRun, loaded: LoadedModel) -> HarnessRun:
     """The run with every choice's logprob after the empty context, scored here where its harness had no use for it.
 
-    Only off-path cells read these, so they are no part of what the harness reported.
+    Only off-path cells and the rules side by side read these, so they are no part of what the harness reported.
     """
     from llm.scoring.encoding import encode_pairs, fit
 
@@ -404,6 +413,7 @@ def fill_unconditional(run: HarnessRun, loaded: LoadedModel) -> HarnessRun:
         return run
     pairs = encode_pairs(loaded.tokenizer, [("", text) for text in missing])
     requests = [fit(pair.request, loaded.model.max_length)[0] for pair in pairs]
+    loaded.lm_eval.expect(len(requests))
     totals = dict(zip(missing, (scores.total for scores in loaded.lm_eval.score(requests)), strict=True))
     return replace(run, samples=tuple(_with_unconditional(sample, totals) for sample in run.samples))
 

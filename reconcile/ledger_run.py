@@ -206,6 +206,7 @@ def _run_harnesses(
         "inspect": read_inspect_run(inspect_log, protocol=options.inspect),
     }
     if loaded is not None and harnesses.needs_unconditional(options):
+        progress.begin("scoring the choices after the empty context, for the rule pmi", row="pmi")
         runs = {side: harnesses.fill_unconditional(run, loaded) for side, run in runs.items()}
     numerics = _numerics(runs, loaded, options, progress) if loaded is not None else ()
     return FinishedRun(

@@ -69,7 +69,9 @@ class Replay:
         one, other = self.left.table, self.right.table
         if one is None or other is None or self.left.generated is not None or self.right.generated is not None:
             return False
-        columns = ("logprobs", "num_chars", "num_bytes", "num_tokens", "unconditional")
+        columns = ["logprobs", "num_chars", "num_bytes", "num_tokens"]
+        if "pmi" in (self.left.protocol.normalisation, self.right.protocol.normalisation):
+            columns.append("unconditional")
         return all(np.array_equal(getattr(one, name), getattr(other, name), equal_nan=True) for name in columns)
 
 

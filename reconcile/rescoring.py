@@ -31,7 +31,8 @@ def rescore(
             sampled = [sample for sample in usable[side] if _identity(sample) in chosen]
             if not sampled:
                 continue
-            again = _score_again(sampled, scorer, tokenizer, model.max_length)
+            is_pmi = run.protocol.normalisation == "pmi"
+            again = _score_again(sampled, scorer, tokenizer, model.max_length, unconditional=is_pmi)
             lines.append(
                 compare(
                     side=side,
@@ -85,9 +86,9 @@ def _ways(model: Any, options: RunOptions, progress: Progress) -> Iterator[tuple
 
 
 def _score_again(
-    samples: Sequence[SampleRecord], scorer: Scorer, tokenizer: Any, max_length: int
+    samples: Sequence[SampleRecord], scorer: Scorer, tokenizer: Any, max_length: int, *, unconditional: bool
 ) -> list[SampleRecord]:
-    """The samples with every choice's logprob computed again.
+    """The samples with every choice's logprob computed again, and that after the empty context if `unconditional`.
 
     Raises:
         InputError: the logged text does not give the token ids that were scored.
@@ -95,28 +96,23 @@ def _score_again(
     from llm.scoring.encoding import encode_pairs, fit
 
     texts = [(sample.prompt, text) for sample in samples for text in sample.continuations]
-    bare = sorted({text for sample in samples for text in _needs_unconditional(sample)})
+    bare = sorted({text for sample in samples for text in sample.continuations}) if unconditional else []
     pairs = encode_pairs(tokenizer, [*texts, *(("", text) for text in bare)])
     requests = [fit(pair.request, max_length)[0] for pair in pairs]
     _check(samples, requests)
     totals = [scores.total for scores in scorer.score(requests)]
-    unconditional = dict(zip(bare, totals[len(texts) :], strict=True))
+    after_nothing = dict(zip(bare, totals[len(texts) :], strict=True))
     found = iter(totals)
     return [
         replace(
             sample,
             scores=tuple(
-                replace(score, logprob=next(found), unconditional_logprob=unconditional.get(text))
+                replace(score, logprob=next(found), unconditional_logprob=after_nothing.get(text))
                 for score, text in zip(sample.scores, sample.continuations, strict=True)
             ),
         )
         for sample in samples
     ]
-
-
-def _needs_unconditional(sample: SampleRecord) -> list[str]:
-    pairs = zip(sample.continuations, sample.scores, strict=True)
-    return [text for text, score in pairs if score.unconditional_logprob is not None]
 
 
 def _check(samples: Sequence[SampleRecord], requests: Sequence[ScoreRequest]) -> None:

@@ -432,6 +432,14 @@ def test_pmi_takes_the_unconditional_logprobs_of_either_template():
     assert "empty context" in bare.unexplained[0].reason
 
 
+def test_unconditional_logprobs_of_one_side_alone_are_no_other_numbers_where_no_rule_reads_them():
+    left = run_of("lm_eval", [item("a", RIGHT)])
+    right = replace(left, harness="inspect")
+    scores = tuple(replace(score, unconditional_logprob=-1.0) for score in right.samples[0].scores)
+    ledger = closes(decompose(left, edit(right, 0, scores=scores)))
+    assert "engine" not in [component.name for component in ledger.components]
+
+
 def test_two_runs_of_one_harness_reconcile():
     left = run_of("lm_eval", [item("a", RIGHT, (4, 1)), item("b", WRONG, (4, 1))])
     other = run_of(

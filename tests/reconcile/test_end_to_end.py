@@ -71,6 +71,18 @@ def test_mmlu_natively(run: Any, capfd: pytest.CaptureFixture[str]) -> None:
     assert not out.with_name("out.partial").exists()
 
 
+def test_every_rule_stands_beside_the_protocols_own(run: Any) -> None:
+    _, document, _ = run("arc_easy --limit 6")
+    rules = document["statistics"]["normalisations"]
+    for side in ("lm_eval", "inspect"):
+        assert [rule["rule"] for rule in rules[side]] == ["none", "char", "byte", "token", "pmi"]
+        assert {rule["num_items"] for rule in rules[side]} == {6}
+        assert {rule["reason"] for rule in rules[side]} == {None}
+    _, asked, _ = run("arc_easy --limit 6 --lm-eval-normalisation pmi --inspect-normalisation pmi")
+    for side, score in asked["exact"]["common_scores"].items():
+        assert rules[side][-1]["score"] == score
+
+
 def test_one_protocol_on_both_sides_agrees_request_by_request(run: Any) -> None:
     code, document, _ = run(
         "arc_easy --limit 8 --no-cache "

@@ -108,10 +108,7 @@ def test_inspect_runs_the_same_items_and_its_log_says_what_was_scored(
 def test_unconditional_scores_are_filled_in_where_a_harness_had_no_use_for_them(
     options: RunOptions, loaded: harnesses.LoadedModel, tmp_path: Path
 ) -> None:
-    wanted = replace(options, inspect=replace(options.inspect, normalisation="pmi"))
-    assert harnesses.needs_unconditional(wanted)
-    log = harnesses.run_inspect(loaded, wanted, tmp_path / "inspect")
-    native = read_inspect_run(log)
+    native = read_inspect_run(harnesses.run_inspect(loaded, options, tmp_path / "inspect"))
     bare = replace(
         native,
         samples=tuple(
@@ -122,6 +119,27 @@ def test_unconditional_scores_are_filled_in_where_a_harness_had_no_use_for_them(
     filled = harnesses.fill_unconditional(bare, loaded)
     assert filled.samples == native.samples
     assert all(score.unconditional_logprob is not None for sample in filled.samples for score in sample.scores)
+
+
+def test_the_empty_context_is_asked_for_wherever_the_decoders_likelihoods_are_read(options: RunOptions) -> None:
+    def needs(**changes: Any) -> bool:
+        return harnesses.needs_unconditional(replace(options, **changes))
+
+    assert needs()
+    assert not needs(task="wikitext")
+    assert not needs(lm_eval_model="dummy")
+    generating = replace(options.inspect, readout="generate")
+    assert not needs(inspect=generating)
+    assert needs(inspect=generating, lm_eval=replace(options.lm_eval, normalisation="pmi"))
+
+
+def test_progress_expects_as_many_requests_as_a_side_scores(
+    options: RunOptions, loaded: harnesses.LoadedModel, tmp_path: Path
+) -> None:
+    harnesses.run_lm_eval(loaded, options, tmp_path / "lm_eval")
+    assert loaded.lm_eval.done == loaded.lm_eval.total
+    harnesses.run_inspect(loaded, options, tmp_path / "inspect")
+    assert loaded.inspect.done == loaded.inspect.total == 2 * loaded.lm_eval.total
 
 
 def test_a_run_that_inspect_cannot_do_is_one_sentence(
