@@ -6,8 +6,10 @@ import pytest
 import torch
 
 from llm.errors import InputError
+from llm.models import elementwise
 from llm.models.config import DecoderConfig
 from llm.models.decoder import DecoderModel
+from llm.scoring import branches
 from llm.scoring.encoding import encode_pair, rolling_windows
 from llm.scoring.engine import ScoringEngine
 from llm.scoring.plain import PlainScorer, make_scorer
@@ -241,6 +243,12 @@ def assert_same_bits(model, requests, *, batches=(1, 5), shuffles=1, **settings)
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16], ids=str)
 def test_company_never_changes_a_score_p10(dtype):
     assert_same_bits(random_decoder(dtype=dtype), mixed_requests())
+
+
+def test_company_never_changes_a_score_where_nothing_is_compiled(monkeypatch):
+    monkeypatch.setattr(branches, "compiled_kernels", lambda: None)
+    monkeypatch.setattr(elementwise, "compiled_kernels", lambda: None)
+    assert_same_bits(random_decoder(), mixed_requests())
 
 
 @pytest.mark.parametrize("fields", [{"heads": 3, "kv_heads": 1}, {"sliding_window": 40}], ids=str)

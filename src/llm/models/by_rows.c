@@ -1,4 +1,5 @@
-/* The element-wise steps of a decoder layer, one row at a time: a row's bits depend on the row alone. Float32. */
+/* The element-wise steps of a decoder layer and the sums of its softmax, one row at a time: a row's bits depend on the
+ * row alone. Float32. */
 #include "vectors.h"
 
 typedef struct {
@@ -86,6 +87,32 @@ static void turn_rows(void *argument)
     }
 }
 
+/* out[r] = the largest of a row, out[rows + r] = its sum of e^(x - largest); not a number where a value is not. */
+static void sum_rows(void *argument)
+{
+    const Job *j = argument;
+    long first, last, size = j->size, whole = size / 8 * 8;
+    share(&j->threads, j->rows, &first, &last);
+    for (long r = first; r < last; r++) {
+        const float *x = j->x + r * j->x_stride;
+        float peak = x[0], sum = 0;
+        vec high = all(peak), a = all(0), b = all(0);
+        for (long i = 0; i < whole; i += 8) high = larger(load(x + i), high);
+        for (int i = 0; i < 8; i++) peak = high[i] > peak ? high[i] : peak;
+        for (long i = whole; i < size; i++) peak = x[i] > peak ? x[i] : peak;
+        long i = 0;
+        for (; i + 16 <= size; i += 16) {
+            a += power(load(x + i) - all(peak));
+            b += power(load(x + i + 8) - all(peak));
+        }
+        for (; i < whole; i += 8) a += power(load(x + i) - all(peak));
+        sum = total(a + b);
+        for (; i < size; i++) sum += power(all(x[i] - peak))[0];
+        j->out[r] = sum == sum ? peak : sum;
+        j->out[j->rows + r] = sum;
+    }
+}
+
 void norm(const float *x, const float *weight, float *out, long rows, long size, float eps, int threads,
           Parallel parallel, int (*thread_number)(void))
 {
@@ -104,4 +131,11 @@ void turn(const float *x, const float *cosine, const float *sine, float *out, lo
 {
     Job job = {{threads, thread_number}, x, cosine, sine, out, rows, size, heads, x_stride, 0};
     run(turn_rows, &job, parallel);
+}
+
+/* out (2, rows): each row's largest, then its sum of e^(x - largest). */
+void sum_up(const float *x, float *out, long rows, long size, int threads, Parallel parallel, int (*thread_number)(void))
+{
+    Job job = {{threads, thread_number}, x, 0, 0, out, rows, size, 1, size, 0};
+    run(sum_rows, &job, parallel);
 }

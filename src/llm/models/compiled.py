@@ -1,7 +1,8 @@
 """The project's own kernels, compiled for this machine from C when they are first wanted.
 
-`few_rows.c` multiplies a few rows by a packed weight; `one_query.c` attends from one position of each row to its cache;
-`by_rows.c` holds the element-wise steps. In all of them a row's bits depend on the row alone.
+`few_rows.c` multiplies a few rows by a packed weight; `one_query.c` attends from one position of each row to its cache,
+`many_queries.c` from many positions to the branches of a prefix tree; `by_rows.c` holds the element-wise steps. In all
+of them a row's bits depend on the row alone.
 
 It takes a C compiler (`$CC`, cc, gcc or clang) and a second; nothing is left on disk. Without one, where threads cannot
 be shared with torch, or with HARNESS_BRIDGE_COMPILE=0, there are none, and torch's serve.
@@ -23,7 +24,10 @@ import torch
 from torch import Tensor
 
 WIDTH = 16
-_SOURCES = tuple(str(Path(__file__).with_name(name)) for name in ("few_rows.c", "one_query.c", "by_rows.c"))
+STRIP = 96
+"""Lanes that `many_queries.c` takes together: its TILES * LANES."""
+_NAMES = ("few_rows.c", "one_query.c", "many_queries.c", "by_rows.c")
+_SOURCES = tuple(str(Path(__file__).with_name(name)) for name in _NAMES)
 _FLAGS = ("-O3", "-march=native", "-ffp-contract=fast", "-shared", "-fPIC")
 _SECONDS = 60
 _GRAIN = 8192
@@ -97,6 +101,33 @@ class CompiledKernels:
             raise MemoryError("no memory for the scores of a decoding step")
         return out
 
+    def attend_branches(
+        self, q: Tensor, table: Tensor, rows: Tensor, positions: Tensor, paths: Tensor, strips: Tensor, *, window: int
+    ) -> Tensor:
+        """Causal attention of the rows `rows` of q (N, Hq, D), each over the keys of its own branch.
+
+        Args:
+            table: (slots, 2, Hkv, D) keys and values, float32 and contiguous; D is a multiple of 4.
+            rows, positions: (n,) the queries' rows in q and the positions they stand at.
+            paths: the slots of each branch from position 0 on, one branch after the other.
+            strips: (s, 3) first lane (query * group + head), at most STRIP lanes of one branch, where its path begins.
+            window: how many positions a query sees, itself included; 0 for all.
+
+        Returns:
+            (N, Hq * D) float32, defined in the rows asked for; a row's bits depend on the row and its keys alone.
+        """
+        q = _by_rows(q)
+        num_heads, head_dim = table.shape[2:]
+        out = torch.empty(q.shape[0], q.shape[1] * head_dim)
+        failed = self.functions.attend_branches(
+            *(x.data_ptr() for x in (q, table, out, rows, positions, paths, strips)),
+            *(len(strips), num_heads, q.shape[1] // num_heads, head_dim, q.stride(0), window),
+            *self._threads(out.numel()),
+        )
+        if failed:
+            raise MemoryError("no memory for the scores of a pack's attention")
+        return out
+
     def rms_norm(self, x: Tensor, weight: Tensor, eps: float) -> Tensor:
         """`x / sqrt(mean(x²) + eps) * weight` over the last dimension of contiguous x, all float32."""
         out = torch.empty_like(x)
@@ -120,6 +151,12 @@ class CompiledKernels:
             *(x.shape[0], x.shape[1], x.shape[2] // 2, x.stride(0)),
             *self._threads(x.numel()),
         )
+        return out
+
+    def peaks_and_sums(self, x: Tensor) -> Tensor:
+        """Of each row of contiguous float32 x (N, V): its largest value, and the sum of `exp(x - largest)`; (2, N)."""
+        out = torch.empty(2, x.shape[0])
+        self.functions.sum_up(x.data_ptr(), out.data_ptr(), *x.shape, *self._threads(x.numel()))
         return out
 
     def _threads(self, num_elements: int = _GRAIN) -> tuple[int, Any, Any]:
@@ -158,7 +195,7 @@ def _compile() -> CompiledKernels | None:
     except (OSError, subprocess.SubprocessError):
         return None
     found = CompiledKernels(functions=functions, parallel=threads[0], thread_number=threads[1])
-    return found if all(check(found) for check in (_multiplies_right, _attends_right, _steps_right)) else None
+    return found if all(check(found) for check in _CHECKS) else None
 
 
 def _load(compiler: str) -> ctypes.CDLL:
@@ -172,11 +209,13 @@ def _load(compiler: str) -> ctypes.CDLL:
     functions.pack.argtypes = (*[pointer] * 2, *[size] * 2)
     functions.multiply.argtypes = (*[pointer] * 4, *[size] * 3, *threads)
     functions.attend.argtypes = (*[pointer] * 9, *[size] * 9, *threads)
+    functions.attend_branches.argtypes = (*[pointer] * 7, *[size] * 6, *threads)
     functions.norm.argtypes = (*[pointer] * 3, *[size] * 2, ctypes.c_float, *threads)
     functions.gate.argtypes = (*[pointer] * 2, *[size] * 2, *threads)
     functions.turn.argtypes = (*[pointer] * 4, *[size] * 4, *threads)
-    functions.multiply.restype = functions.attend.restype = ctypes.c_int
-    for function in (functions.pack, functions.norm, functions.gate, functions.turn):
+    functions.sum_up.argtypes = (*[pointer] * 2, *[size] * 2, *threads)
+    functions.multiply.restype = functions.attend.restype = functions.attend_branches.restype = ctypes.c_int
+    for function in (functions.pack, functions.norm, functions.gate, functions.turn, functions.sum_up):
         function.restype = None
     return functions
 
@@ -229,6 +268,28 @@ def _attends_right(kernels: CompiledKernels) -> bool:
     return torch.allclose(out, torch.stack(wanted), atol=1e-5)
 
 
+def _branches_right(kernels: CompiledKernels) -> bool:
+    """Against torch, for two branches of one beginning, with a window and without; and each query alone to the bit."""
+    generator = torch.Generator().manual_seed(0)
+    table, q = torch.randn(150, 2, 2, 20, generator=generator), torch.randn(30, 6, 20, generator=generator)
+    paths = torch.stack([torch.arange(110), torch.cat([torch.arange(70), torch.arange(110, 150)])])
+    positions = torch.cat([torch.arange(95, 110), torch.arange(60, 75)])
+    strips = torch.tensor([[0, 45, 0], [45, 45, 110]])
+    rows = torch.arange(30)
+    for window in (0, 50):
+        out = kernels.attend_branches(q, table, rows, positions, paths, strips, window=window)
+        for row in range(30):
+            last = int(positions[row]) + 1
+            path = paths[row // 15, max(0, last - window) if window else 0 : last]
+            keys, values = table[path].permute(1, 2, 0, 3).repeat_interleave(3, dim=1)
+            wanted = torch.nn.functional.scaled_dot_product_attention(q[row][:, None], keys, values)
+            own = (rows[:1], positions[row : row + 1], paths[row // 15], torch.tensor([[0, 3, 0]]))
+            alone = kernels.attend_branches(q[row : row + 1], table, *own, window=window)
+            if not (torch.equal(out[row], alone[0]) and torch.allclose(alone[0], wanted.flatten(), atol=1e-5)):
+                return False
+    return True
+
+
 def _steps_right(kernels: CompiledKernels) -> bool:
     """Against torch, for sizes that fill no vector."""
     generator = torch.Generator().manual_seed(0)
@@ -239,7 +300,11 @@ def _steps_right(kernels: CompiledKernels) -> bool:
     c, s = cosine[:, None], sine[:, None]
     pairs = (
         (kernels.rms_norm(x, weight, 0.1), x * (x.square().mean(-1, keepdim=True) + 0.1).rsqrt() * weight),
+        (kernels.peaks_and_sums(x), torch.stack([x.amax(-1), (x - x.amax(-1, keepdim=True)).exp().sum(-1)])),
         (kernels.swiglu(x), torch.nn.functional.silu(x[:, :23]) * x[:, 23:]),
         (kernels.rotate(heads, cosine, sine), torch.cat([first * c - second * s, second * c + first * s], dim=-1)),
     )
     return all(torch.allclose(ours, wanted, rtol=1e-5, atol=1e-5) for ours, wanted in pairs)
+
+
+_CHECKS = (_multiplies_right, _attends_right, _branches_right, _steps_right)

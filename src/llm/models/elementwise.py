@@ -40,6 +40,15 @@ def rotate(x: Tensor, rotation: tuple[Tensor, Tensor]) -> Tensor:
     return out
 
 
+def peaks_and_sums(x: Tensor) -> tuple[Tensor, Tensor]:
+    """Of each row of float32 x (N, V): its largest value, and the sum of `exp(x - largest)`; each (N,)."""
+    if x.is_contiguous() and (kernels := _kernels(x)) is not None:
+        peak, total = kernels.peaks_and_sums(x)
+        return peak, total
+    peak = x.amax(dim=-1)
+    return peak, (x - peak[:, None]).exp_().sum(dim=-1)
+
+
 def _kernels(*tensors: Tensor) -> CompiledKernels | None:
     if any(t.dtype != torch.float32 or t.device.type != "cpu" or t.requires_grad for t in tensors):
         return None

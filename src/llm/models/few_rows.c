@@ -10,12 +10,6 @@
 
 enum { BLOCK = 6, WIDTH = 16, CHUNK = 768, GROUP = 96, LINE = 64 };
 
-#ifdef __x86_64__
-#define IN_REGISTERS(a, b) __asm__("" : "+x"(a), "+x"(b)) /* or each multiply-add would load its weights again */
-#else
-#define IN_REGISTERS(a, b)
-#endif
-
 typedef struct {
     Threads threads;
     const float *x, *packed, *bias;
@@ -34,7 +28,8 @@ static inline __attribute__((always_inline)) void tile(const int rows, const flo
     for (long i = 0; i < k; i++, x += rows, w += WIDTH) {
         if ((i & 3) == 0) __builtin_prefetch(ahead += LINE);
         vec w0 = load(w), w1 = load(w + 8);
-        IN_REGISTERS(w0, w1);
+        IN_REGISTER(w0);
+        IN_REGISTER(w1);
 #pragma GCC unroll 6
         for (int r = 0; r < rows; r++) { a[r][0] += x[r] * w0; a[r][1] += x[r] * w1; }
     }

@@ -6,6 +6,12 @@
 typedef float vec __attribute__((vector_size(32)));
 typedef int ivec __attribute__((vector_size(32)));
 
+#ifdef __x86_64__
+#define IN_REGISTER(v) __asm__("" : "+x"(v)) /* or each multiply-add that reads v would load it again */
+#else
+#define IN_REGISTER(v)
+#endif
+
 static inline vec load(const float *p) { vec v; memcpy(&v, p, sizeof v); return v; }
 static inline void store(float *p, vec v) { memcpy(p, &v, sizeof v); }
 static inline vec all(float s) { return (vec){s, s, s, s, s, s, s, s}; }
@@ -30,6 +36,30 @@ static inline vec power(vec x)
     p = p * r + all(0.5f);
     p = p * r + all(1.0f);
     p = p * r + all(1.0f);
+    return p * (vec)exponent;
+}
+
+/* The larger of each pair; b where a is not a number. */
+static inline vec larger(vec a, vec b)
+{
+#ifdef __AVX__
+    return __builtin_ia32_maxps256(a, b);
+#else
+    return choose(a > b, a, b);
+#endif
+}
+
+/* 2^x for x <= 0, and exactly 0 below 2^-126: by 2^n 2^r with |r| <= 1/2 and a minimax polynomial (9e-8 relative). */
+static inline vec power_of_two(vec x)
+{
+    const vec magic = all(12582912.0f);
+    x = larger(all(-127.0f), x);
+    vec n = x + magic;
+    ivec exponent = ((ivec)n << 23) + (127 << 23);
+    vec r = x - (n - magic);
+    vec square = r * r;
+    vec high = (all(1.32647261e-3f) * r + all(9.67151299e-3f)) * square + (all(5.55073358e-2f) * r + all(0.240222424f));
+    vec p = high * square + (all(0.693147004f) * r + all(1.0f));
     return p * (vec)exponent;
 }
 

@@ -27,7 +27,7 @@ from llm.scoring.readout import LogitsDtype, head_of, read_out
 from llm.scoring.requests import ScoreRequest, TokenScores
 from llm.scoring.targets import Targets
 
-VERSION = "3"
+VERSION = "4"
 """Part of the identity of a stored score; changes whenever the engine's arithmetic does."""
 
 ROWS_TO_READ = 512

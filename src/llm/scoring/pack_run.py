@@ -8,6 +8,7 @@ import torch
 from torch import Tensor
 
 from llm.scoring.attention import attend
+from llm.scoring.branches import Branches, attend_branches, branch_kernels, branches
 from llm.scoring.key_values import KeyValuePool
 from llm.scoring.prefix_tree import Pack
 from llm.scoring.spans import Plan, Queries, plan
@@ -42,7 +43,9 @@ class _PackRun:
         layers = model.config.num_hidden_layers
         self.last_layer = layers - 1
         self.windows = getattr(model.config, "layer_windows", None) or [model.config.sliding_window] * layers
+        self.kernels = branch_kernels(pool)
         self.plans: dict[tuple[bool, int | None], Plan] = {}
+        self.branches: dict[bool, Branches] = {}
         first, last = min(pack.slots), max(pack.slots) + 1
         together = pack.slots == tuple(range(first, last))
         self.slots = slice(first, last) if together else torch.tensor(pack.slots, device=model.device)
@@ -61,17 +64,31 @@ class _PackRun:
 
     def _attend(self, layer: int, q: Tensor, k: Tensor, v: Tensor) -> Tensor:
         self.pool.store(layer, self.slots, k[: self.num_tokens], v[: self.num_tokens])
-        only_kept = self.can_keep and layer == self.last_layer
-        return attend(self._plan(only_kept, self.windows[layer]), self.pool, layer, q)
+        only_kept, window = self.can_keep and layer == self.last_layer, self.windows[layer]
+        if self.kernels is None:
+            return attend(self._plan(only_kept, window), self.pool, layer, q)
+        return attend_branches(self.kernels, self._branches(only_kept), self.pool, layer, q, window=window)
 
     def _plan(self, only_kept: bool, window: int | None) -> Plan:
         if (only_kept, window) not in self.plans:
-            rows = self.num_kept if only_kept else self.num_rows
-            chunks = self._queries(only_kept)
             self.plans[only_kept, window] = plan(
-                chunks, rows, num_heads=self.pool.num_heads, window=window, device=self.model.device
+                self._queries(only_kept),
+                self._num_rows(only_kept),
+                num_heads=self.pool.num_heads,
+                window=window,
+                device=self.model.device,
             )
         return self.plans[only_kept, window]
+
+    def _branches(self, only_kept: bool) -> Branches:
+        if only_kept not in self.branches:
+            config = self.model.config
+            group = config.num_attention_heads // config.num_key_value_heads
+            self.branches[only_kept] = branches(self._queries(only_kept), self._num_rows(only_kept), group=group)
+        return self.branches[only_kept]
+
+    def _num_rows(self, only_kept: bool) -> int:
+        return self.num_kept if only_kept else self.num_rows
 
     def _queries(self, only_kept: bool) -> list[Queries]:
         """Each chunk's queries; of all its tokens, or of the kept ones, whose rows are then their own numbers."""

@@ -12,6 +12,8 @@ from typing import Any, Literal
 import torch
 from torch import Tensor
 
+from llm.models.elementwise import peaks_and_sums
+
 LogitsDtype = Literal["float32", "bfloat16", "float16"]
 DTYPES: dict[str, torch.dtype] = {"float32": torch.float32, "bfloat16": torch.bfloat16, "float16": torch.float16}
 
@@ -118,14 +120,14 @@ def _read_block(head: Head, block: Tensor, rows: Tensor, targets: Tensor, top_k:
     first_best = torch.zeros(len(rows), dtype=torch.bool, device=block.device)
     for number, (first, last) in enumerate(head.parts()):
         logits = head.logits(block, first, last)
-        peak = logits.amax(dim=-1)
+        peak, total = peaks_and_sums(logits)
         here = ((targets >= first) & (targets < last)).nonzero()[:, 0]
         own[here] = logits[rows[here], targets[here] - first]
         part_of[here] = number
         best = here[own[here] == peak[rows[here]]]
         first_best[best] = logits[rows[best]].argmax(dim=-1) == targets[best] - first
         peaks.append(peak)
-        sums.append((logits - peak[:, None]).exp_().sum(dim=-1))
+        sums.append(total)
         if top_k:
             kept.append(logits)
     peak, first_part, log_sum = _joined(torch.stack(peaks), torch.stack(sums))

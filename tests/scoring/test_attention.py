@@ -1,4 +1,4 @@
-"""How attention is cut: every query reads each key before it exactly once, whatever the kernel and the tiles."""
+"""A pack's attention: every query reads each key before it exactly once, whatever the kernel and the tiles."""
 
 import numpy as np
 import pytest
@@ -7,6 +7,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from llm.scoring import attention, kernels
+from llm.scoring.branches import attend_branches, branch_kernels, branches
 from llm.scoring.key_values import KeyValuePool
 from llm.scoring.prefix_tree import PrefixTree
 from llm.scoring.spans import BLOCK, GRAIN, Queries, full_spans, plan
@@ -34,7 +35,22 @@ def reference(q, k, v, window):
     return torch.einsum("hqk,khd->qhd", weights, v.repeat_interleave(group, 1)).flatten(1)
 
 
-def attend_tree(sequences, pack_tokens, window, heads=4, kv_heads=2, head_dim=16):
+def by_spans(chunks, pool, queries, window):
+    made = plan(chunks, len(queries), num_heads=pool.num_heads, window=window, device=CPU)
+    return attention.attend(made, pool, 0, queries)
+
+
+def by_branches(chunks, pool, queries, window):
+    if (compiled := branch_kernels(pool)) is None:
+        pytest.skip("no C compiler, or not Linux: spans serve")
+    made = branches(chunks, len(queries), group=queries.shape[1] // pool.num_heads)
+    return attend_branches(compiled, made, pool, 0, queries, window=window)
+
+
+WAYS = pytest.mark.parametrize("way", [by_spans, by_branches], ids=["spans", "branches"])
+
+
+def attend_tree(sequences, pack_tokens, window, way=by_spans, heads=4, kv_heads=2, head_dim=16):
     """Every sequence's attention through packs, and the same written out; q, k and v depend on the prefix alone."""
     tree = PrefixTree(sequences)
     pool = KeyValuePool(
@@ -58,11 +74,7 @@ def attend_tree(sequences, pack_tokens, window, heads=4, kv_heads=2, head_dim=16
             first = last
         rows = -(-first // 64) * 64
         queries = torch.nn.functional.pad(q[here], (0, 0, 0, 0, 0, rows - first))
-        found.append(
-            attention.attend(plan(chunks, rows, num_heads=kv_heads, window=window, device=CPU), pool, 0, queries)[
-                :first
-            ]
-        )
+        found.append(way(chunks, pool, queries, window)[:first])
     out = torch.cat(found)
     for number, sequence in enumerate(sequences):
         flat = tree.flat_indices(number, 0, len(sequence))
@@ -77,9 +89,44 @@ FAMILIES = [
 
 @pytest.mark.parametrize("window", [None, 5, 150, 600])
 @pytest.mark.parametrize("family", [0, 1])
-def test_each_query_sees_each_key_before_it_once(family, window):
-    for found, expected in attend_tree(FAMILIES[family], 256, window):
+@WAYS
+def test_each_query_sees_each_key_before_it_once(way, family, window):
+    for found, expected in attend_tree(FAMILIES[family], 256, window, way):
         torch.testing.assert_close(found, expected, atol=2e-6, rtol=1e-5)
+
+
+@pytest.mark.parametrize(("heads", "kv_heads", "head_dim"), [(9, 3, 64), (5, 1, 20), (2, 2, 128), (100, 1, 8)])
+@pytest.mark.parametrize("window", [None, 70])
+def test_any_shape_of_heads_is_attended_right(heads, kv_heads, head_dim, window):
+    shape = {"heads": heads, "kv_heads": kv_heads, "head_dim": head_dim}
+    sequences = [(1,) * 150, (1,) * 90 + (2,) * 40]
+    for found, expected in attend_tree(sequences, 100, window, by_branches, **shape):
+        torch.testing.assert_close(found, expected, atol=2e-6, rtol=1e-5)
+
+
+@WAYS
+def test_p10_a_query_is_the_same_in_any_pack(way):
+    """Tokens in packs of other sizes stand beside others, and their keys in other slots."""
+    whole = [found for found, _ in attend_tree(FAMILIES[0], 2000, None, way)]
+    for pack_tokens in (1, 30, 333):
+        for found, expected in zip(attend_tree(FAMILIES[0], pack_tokens, None, way), whole, strict=True):
+            assert torch.equal(found[0], expected)
+
+
+def test_a_nan_stays_with_those_who_see_it_and_large_scores_keep_their_weights():
+    pool = KeyValuePool(num_layers=1, num_heads=1, head_dim=8, dtype=torch.float32, device=CPU)
+    pool.resize(200, keep=0)
+    generator = torch.Generator().manual_seed(0)
+    keys, values, queries = torch.randn(3, 200, 1, 8, generator=generator)
+    keys[130] = torch.nan
+    queries[40] *= 1e4
+    pool.store(0, slice(0, 200), keys, values)
+    ends = (41, 129, 131)
+    chunks = [Queries(np.array([end - 1]), np.array([row]), np.arange(200)) for row, end in enumerate(ends)]
+    out = by_branches(chunks, pool, torch.stack([queries[end - 1] for end in ends]), None)
+    assert out.isfinite().all(dim=1).tolist() == [True, True, False]
+    best = (queries[40, 0] @ keys[:41, 0].T).argmax()
+    torch.testing.assert_close(out[0], values[best, 0])
 
 
 @settings(max_examples=8, deadline=None)
@@ -88,9 +135,10 @@ def test_each_query_sees_each_key_before_it_once(family, window):
     st.integers(1, 300),
     st.sampled_from([None, 33]),
 )
-def test_random_trees_attend_right(shapes, pack_tokens, window):
+@WAYS
+def test_random_trees_attend_right(way, shapes, pack_tokens, window):
     sequences = [tuple(token for bit in shape for token in [bit] * 37) for shape in shapes]
-    for found, expected in attend_tree(sequences, pack_tokens, window):
+    for found, expected in attend_tree(sequences, pack_tokens, window, way):
         torch.testing.assert_close(found, expected, atol=2e-6, rtol=1e-5)
 
 
