@@ -38,8 +38,7 @@ static inline void add(vec *sums, float s, vec x, vec y, vec z)
 }
 
 /* s[keys][LANES] = keys · q of n keys (whole SIDEs) and one tile's queries q[dim][LANES]. */
-static inline __attribute__((always_inline)) void score(const float *q, const float *const *keys, long n, const long dim,
-                                                        float *s)
+static inline void score(const float *q, const float *const *keys, long n, long dim, float *s)
 {
     for (long k = 0; k < n; k += SIDE, s += SIDE * LANES) {
         const float *k0 = keys[k], *k1 = keys[k + 1], *k2 = keys[k + 2], *k3 = keys[k + 3], *at = q;
@@ -63,8 +62,7 @@ static inline __attribute__((always_inline)) void score(const float *q, const fl
 }
 
 /* o[dim][LANES] = o * shrink + values · w of n values and their weights w[n][LANES]. */
-static inline __attribute__((always_inline)) void mix(const float *w, const float *const *values, long n, const long dim,
-                                                      float *o, const vec *shrink)
+static inline void mix(const float *w, const float *const *values, long n, long dim, float *o, const vec *shrink)
 {
     for (long d = 0; d < dim; d += SIDE, o += SIDE * LANES) {
         const float *at = w;
@@ -144,10 +142,9 @@ static void end_tile(const Job *j, const Tile *t, const float *o)
 }
 
 /* Up to TILES tiles of one key/value head, which read each block of keys together. */
-static inline __attribute__((always_inline)) void run_strip(const Job *j, const long *strip, long head, const long dim,
-                                                            float *room)
+static void run_strip(const Job *j, const long *strip, long head, float *room)
 {
-    const long lanes = strip[1], *path = j->paths + strip[2], size = dim * LANES;
+    const long dim = j->head_dim, lanes = strip[1], *path = j->paths + strip[2], size = dim * LANES;
     const long first = j->positions[strip[0] / j->group], end = j->positions[(strip[0] + lanes - 1) / j->group] + 1;
     const long start = j->window && first + 1 > j->window ? (first + 1 - j->window) / KEYS * KEYS : 0;
     float *q = room, *o = q + TILES * size, *s = o + TILES * size;
@@ -180,8 +177,7 @@ static void work(void *argument)
         long i = __atomic_fetch_add(&j->next, 1, __ATOMIC_RELAXED);
         if (i >= j->num_strips * j->kv_heads) break;
         const long *strip = j->strips + 3 * (i % j->num_strips);
-        if (j->head_dim == 64) run_strip(j, strip, i / j->num_strips, 64, room);
-        else run_strip(j, strip, i / j->num_strips, j->head_dim, room);
+        run_strip(j, strip, i / j->num_strips, room);
     }
     free(room);
 }

@@ -1,9 +1,9 @@
 """The scoring engine behind both doors: every distinct token once, the same bits in any company.
 
-A set of requests becomes a prefix tree; its tokens go through the layers in flat packs; a query's attention is cut
-into parts by its own position alone (`spans`); only scored positions go through the last layer's second half and the
+A set of requests becomes a prefix tree; its tokens go through the layers in flat packs; a query's attention depends on
+its own position alone (`branches`, or `spans`); only scored positions go through the last layer's second half and the
 vocabulary. Why the bits hold: products are row-stable from 16 rows up and packs are never smaller, element-wise steps
-see whole vectors because a pack's rows are a multiple of 32 a thread, and attention's shapes follow positions.
+see whole vectors because a pack's rows are a multiple of 32 a thread, and attention's order follows positions.
 """
 
 import threading
