@@ -10,6 +10,7 @@ from reconcile.report.ledger_sections import software_section
 from reconcile.report.names import FACTORS, SIDES, side_names
 from reconcile.report.numbers import NO_VALUE, count, interval, tiny, unsigned_interval
 from reconcile.report.protocols_section import DIFFERS, Row, marked_rows, protocols_table
+from reconcile.report.recipe_section import NO_COMMAND, as_asked, is_decoder, own_commands
 from reconcile.report.sections import Section, Table
 
 if TYPE_CHECKING:
@@ -153,18 +154,20 @@ def _protocol_rows(ledger: PageLedger) -> list[Row]:
 
 
 def page_recipe_section(ledger: PageLedger, facts: RunFacts) -> Section:
-    """The commands that make both sides score one text; a run that has one text on both needs none."""
-    texts = {side: ledger.perplexities[side].text for side in SIDES}
-    if texts["lm_eval"] == texts["inspect"] or facts.name is not None:
+    """The commands that make both sides score one text where this project's decoder answered on both, else what to set;
+    a run that has one text on both needs none.
+    """
+    texts, names = {side: ledger.perplexities[side].text for side in SIDES}, side_names(ledger.harnesses)
+    if texts["lm_eval"] == texts["inspect"]:
         return Section(title="Recipe")
-    names, commands = side_names(ledger.harnesses), []
-    for recipe in page_recipes(facts, texts["lm_eval"], texts["inspect"]):
+    commands: list[str] = []
+    for recipe in page_recipes(as_asked(facts), texts["lm_eval"], texts["inspect"]) if is_decoder(facts) else ():
         keeper: Side = "inspect" if recipe.changed == "lm_eval" else "lm_eval"
         commands += [f"# both score {names[keeper]}'s text ({texts[keeper]}), with nothing shared", recipe.prove]
-        commands += ["# the same by each harness's own command line", recipe.inspect]
-        commands += [recipe.lm_eval] if recipe.lm_eval is not None else []
+        commands += own_commands(recipe, facts)
     if not commands:
-        return Section(title="Recipe")
+        either = f"one text: {names['lm_eval']}'s is {texts['lm_eval']}, {names['inspect']}'s {texts['inspect']}"
+        return Section(title="Recipe", sentences=(NO_COMMAND, f"Both sides would have to score {either}."), brief=True)
     sentence = (
         "To make the two agree, run these: the gap in bits per byte is then 0. What each harness prints stays in a "
         "unit of its own, so those two numbers differ even then."

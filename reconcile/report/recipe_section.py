@@ -4,14 +4,16 @@ from collections.abc import Mapping
 from dataclasses import replace
 
 from reconcile.ledger import Ledger
-from reconcile.recipe import recipes
+from reconcile.recipe import Recipe, recipes
 from reconcile.report.facts import RunFacts
 from reconcile.report.names import SIDES
 from reconcile.report.numbers import listed
 from reconcile.report.sections import Section
 from reconcile.runs import Protocol
 
-_HUB = ("cais/mmlu", "allenai/ai2_arc")
+NO_COMMAND = "No command is known that makes these two runs agree: set the protocol where their engines run."
+
+_HUB = ("cais/mmlu", "allenai/ai2_arc", "EleutherAI/wikitext_document_level")
 _PARTS = ("template", "num_fewshot", "normalisation", "tie_break", "tie_atol", "readout", "chat_template")
 
 
@@ -22,25 +24,34 @@ def recipe_section(ledger: Ledger, facts: RunFacts, names: Mapping[str, str]) ->
     ours, theirs = ledger.protocols["lm_eval"], ledger.protocols["inspect"]
     if ours == theirs:
         return Section(title="Recipe")
-    commands = _commands(facts, ours, theirs, names) if _is_decoder(facts) else ()
+    commands = _commands(facts, ours, theirs, names) if is_decoder(facts) else ()
     if commands:
         return Section(title="Recipe", sentences=("To make the two harnesses agree, run:",), commands=commands)
     return Section(title="Recipe", sentences=_in_words(ours, theirs, names), brief=True)
 
 
 def _commands(facts: RunFacts, ours: Protocol, theirs: Protocol, names: Mapping[str, str]) -> tuple[str, ...]:
-    from_logs = facts.folder is None
-    asked = replace(facts, data="hub") if facts.data in _HUB else facts
     commands: list[str] = []
-    for recipe in recipes(asked, ours, theirs):
+    for recipe in recipes(as_asked(facts), ours, theirs):
         keeper = names["inspect" if recipe.changed == "lm_eval" else "lm_eval"]
         commands += [f"# both by the protocol of {keeper}, and the proof, request by request", recipe.prove]
-        commands += ["# the same by each harness's own command line", recipe.inspect]
-        commands += [recipe.lm_eval] if recipe.lm_eval is not None and not from_logs else []  # its files are a run's
+        commands += own_commands(recipe, facts)
     return tuple(commands)
 
 
-def _is_decoder(facts: RunFacts) -> bool:
+def as_asked(facts: RunFacts) -> RunFacts:
+    """The facts with their data as `--data` takes it, where a log has the name it goes by on the Hub."""
+    return replace(facts, data="hub") if facts.data in _HUB else facts
+
+
+def own_commands(recipe: Recipe, facts: RunFacts) -> tuple[str, ...]:
+    """Each harness's own command line; lm-eval's reads files that a run leaves and logs do not."""
+    from_logs = facts.folder is None
+    lm_eval = () if recipe.lm_eval is None or from_logs else (recipe.lm_eval,)
+    return ("# the same by each harness's own command line", recipe.inspect, *lm_eval)
+
+
+def is_decoder(facts: RunFacts) -> bool:
     """Whether nothing speaks against this project's decoder, and data that it finds, on both sides."""
     if facts.folder is not None:
         return " and " not in facts.model
@@ -65,7 +76,7 @@ def _in_words(ours: Protocol, theirs: Protocol, names: Mapping[str, str]) -> tup
         keeper = names["lm_eval" if changed == "inspect" else "inspect"]
         settings = [f"{_plain(name)} {getattr(goal, name)} (it is {getattr(own, name)})" for name in parts]
         said.append(f"For the protocol of {keeper}, set on the side of {names[changed]}: {listed(settings)}.")
-    return ("No command is known that makes these two runs agree: set the protocol where their engines run.", *said)
+    return (NO_COMMAND, *said)
 
 
 def _seed(ours: Protocol, theirs: Protocol) -> tuple[str, ...]:

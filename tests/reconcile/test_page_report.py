@@ -187,7 +187,7 @@ def test_the_figures_caption_says_n_and_both_protocols(tmp_path: Path) -> None:
 def test_the_recipe_is_in_every_form_and_one_text_on_both_sides_needs_none(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    parts = write_report(tmp_path, page_ledger(), facts(limit=4))
+    parts = write_report(tmp_path, page_ledger(), facts(limit=4, folder="runs/x"))
     first = "python -m reconcile wikitext --model a/model --data sample --limit 4 --dtype float32"
     first += " --lm-eval-text raw --inspect-text raw --no-cache"
     print_report(parts, tmp_path)
@@ -196,3 +196,34 @@ def test_the_recipe_is_in_every_form_and_one_text_on_both_sides_needs_none(
     for text in (printed, (tmp_path / "report.md").read_text(), (tmp_path / "report.html").read_text()):
         assert first in text
     assert section(report_parts(page_ledger(same_text=True), facts()), "Recipe").is_empty
+
+
+DECODER = {"lm_eval": {"model_fingerprint": "f"}, "inspect": {"model_fingerprint": "f", "provider": "decoder"}}
+
+
+def test_logs_of_the_decoder_get_the_recipe_without_files_that_no_run_left() -> None:
+    logs = facts(name="wikitext", data="EleutherAI/wikitext_document_level", settings=DECODER)
+    commands = section(report_parts(page_ledger(), logs), "Recipe").commands
+    proofs = [one for one in commands if one.startswith("python -m reconcile wikitext --model a/model --data hub ")]
+    assert [one.split(" --lm-eval-text ")[1] for one in proofs] == [
+        "raw --inspect-text raw --no-cache",
+        "detokenised --inspect-text detokenised --no-cache",
+    ]
+    assert len([one for one in commands if one.startswith("inspect eval ")]) == 2
+    assert not [one for one in commands if "--include_path" in one]
+
+
+@pytest.mark.parametrize(
+    "changes",
+    [
+        {"name": "wikitext", "settings": {**DECODER, "inspect": {"model": "vllm/m"}}},
+        {"name": "wikitext", "data": "not named", "settings": DECODER},
+        {"name": "paloma", "task": "paloma", "settings": DECODER},
+        {"folder": "runs/x", "model": "hf (lm-eval) and vllm/m (Inspect)"},
+    ],
+)
+def test_other_runs_over_pages_are_told_that_no_command_is_known(changes: dict[str, Any]) -> None:
+    found = section(report_parts(page_ledger(), facts(**changes)), "Recipe")
+    assert not found.commands
+    assert "No command is known" in found.sentences[0]
+    assert "lm-eval's is detokenised, Inspect's raw" in found.sentences[1]
