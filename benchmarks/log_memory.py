@@ -1,8 +1,8 @@
 """Memory and time of reading big logs: `python -m benchmarks.log_memory RUN DIR [--items N]`.
 
-RUN is the folder of a finished `python -m reconcile` run. Its logs are blown up to N items (14,042, all of MMLU, by
-default) in DIR, with questions of their own, in a process of their own; then `reconcile logs` reads them in another,
-whose peak memory and seconds are printed as JSON.
+RUN is the folder of a finished `python -m reconcile arc_easy` run. Its logs are blown up to N items (14,042, as many as
+all of MMLU, by default) in DIR, with questions of their own, in a process of their own; then the ledger is made from them
+in another, whose peak memory and seconds are printed as JSON.
 """
 
 import argparse
@@ -13,29 +13,36 @@ import sys
 import time
 from pathlib import Path
 
+from reconcile.lm_eval_logs import TRACE_NAME, read_trace
+from reconcile.log_values import pair_digest
+
 MAKE, READ = "make", "read"
 
 
 def make_logs(run: Path, folder: Path, num_items: int) -> None:
-    """Both harnesses' logs of `run`, its items repeated until there are so many."""
+    """Both harnesses' logs of `run`, its items repeated until there are so many, in one order in both."""
     folder.mkdir(parents=True, exist_ok=True)
     _make_lm_eval(run / "lm_eval", folder / "lm_eval", num_items)
     _make_inspect(next((run / "inspect").glob("*.eval")), folder / "big.eval", num_items)
 
 
 def _make_lm_eval(source: Path, target: Path, num_items: int) -> None:
-    """One results file and one samples file of a single task."""
+    """One results file, one samples file of a single task and the trace of its requests."""
     target.mkdir(exist_ok=True)
     (results,) = source.glob("results_*.json")
     (samples,) = source.glob("samples_*.jsonl")
-    lines = [json.loads(line) for line in samples.read_text().splitlines()]
-    total = 0.0
-    with (target / samples.name).open("w") as file:
+    lines = sorted(samples.read_text().strip().split("\n"), key=lambda line: json.loads(line)["doc"]["question"])
+    traced, total = read_trace(source), 0.0
+    with (target / samples.name).open("w") as file, (target / TRACE_NAME).open("w") as trace:
         for number in range(num_items):
-            line = dict(lines[number % len(lines)])
-            line["doc_id"] = number
-            line["doc"] = {**line["doc"], "question": f"{number}: {line['doc']['question']}"}
+            line = json.loads(lines[number % len(lines)])
+            asked, line["doc_id"] = line["doc"]["question"], number
+            line["doc"]["question"] = f"{number}: {asked}"
             line.pop("doc_hash", None)
+            for pair in line["arguments"].values():
+                found = traced.get(pair_digest(pair["arg_0"], pair["arg_1"]), {})
+                pair["arg_0"] = pair["arg_0"].replace(asked, line["doc"]["question"])
+                trace.write(json.dumps({**found, "pair": pair_digest(pair["arg_0"], pair["arg_1"])}) + "\n")
             total += float(line["acc"])
             file.write(json.dumps(line, ensure_ascii=False) + "\n")
     document = json.loads(results.read_text())
@@ -53,7 +60,7 @@ def _make_inspect(source: Path, target: Path, num_items: int) -> None:
     log = read_eval_log(str(source))
     assert log.samples
     assert log.results
-    own = list(log.samples)
+    own = sorted(log.samples, key=lambda sample: sample.metadata["question"])
     samples, total = [], 0.0
     for number in range(num_items):
         sample = own[number % len(own)].model_copy()
@@ -81,6 +88,7 @@ def read_logs(folder: Path) -> None:
         json.dumps(
             {
                 "items": ledger.num_items["common"],
+                "replayed": ledger.num_items["replayed"],
                 "seconds": round(marks[1] - marks[0], 1),
                 "peak_memory_mib": round(peak),
                 "log_bytes": {path.name: path.stat().st_size for path in sorted(folder.rglob("*")) if path.is_file()},
