@@ -1,8 +1,8 @@
 """Memory and time of reading big logs: `python -m benchmarks.log_memory RUN DIR [--items N]`.
 
 RUN is the folder of a finished `python -m reconcile arc_easy` run. Its logs are blown up to N items (14,042, as many as
-all of MMLU, by default) in DIR, with questions of their own, in a process of their own; then the ledger is made from them
-in another, whose peak memory and seconds are printed as JSON.
+all of MMLU, by default) in DIR, with questions of their own, in a process of their own; then the ledger is made
+from them in another, whose peak memory and seconds are printed as JSON.
 """
 
 import argparse
