@@ -30,7 +30,7 @@ from llm.scoring.targets import Targets
 VERSION = "4"
 """Part of the identity of a stored score; changes whenever the engine's arithmetic does."""
 
-ROWS_TO_READ = 512
+ROWS_TO_READ = 1024
 PACKS_TO_READ = 8
 """Scored positions wait for company until there are this many of them, or so many packs have passed."""
 

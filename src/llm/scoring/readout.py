@@ -23,9 +23,9 @@ Project = Callable[[Tensor, int, int], Tensor]
 
 ROWS = 64
 """Rows are projected in multiples of this many."""
-MOST_ROWS = 512
+MOST_ROWS = 1024
 """Rows projected together at most."""
-PART = 4096
+PART = 2048
 """Vocabulary ids whose logits exist at once."""
 
 
