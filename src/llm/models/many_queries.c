@@ -37,13 +37,13 @@ static inline void add(vec *sums, float s, vec x, vec y, vec z)
     sums[2] += b * z;
 }
 
-/* s[keys][LANES] = keys · q of n keys (whole SIDEs) and one tile's queries q[dim][LANES]. */
+/* s[n][LANES] = keys · q of n keys, and of what fills up the last SIDE, and one tile's queries q[dim][LANES]. */
 static inline void score(const float *q, const float *const *keys, long n, long dim, float *s)
 {
     for (long k = 0; k < n; k += SIDE, s += SIDE * LANES) {
         const float *k0 = keys[k], *k1 = keys[k + 1], *k2 = keys[k + 2], *k3 = keys[k + 3], *at = q;
         vec a[SIDE][VECS] = {{{0}}};
-#pragma GCC unroll 1
+#pragma GCC unroll 2
         for (long d = 0; d < dim; d++, at += LANES) {
             vec x = load(at), y = load(at + 8), z = load(at + 16);
             IN_REGISTER(x);
@@ -71,7 +71,7 @@ static inline void mix(const float *w, const float *const *values, long n, long 
         for (int i = 0; i < SIDE; i++)
 #pragma GCC unroll 3
             for (int v = 0; v < VECS; v++) a[i][v] = load(o + i * LANES + 8 * v) * shrink[v];
-#pragma GCC unroll 1
+#pragma GCC unroll 2
         for (long k = 0; k < n; k++, at += LANES) {
             const float *value = values[k] + d;
             vec x = load(at), y = load(at + 8), z = load(at + 16);
@@ -130,15 +130,18 @@ static void begin_tile(const Job *j, Tile *t, long first, long last, long head, 
         t->last[l] = (float)j->positions[query];
         t->peak[l] = -1e30f;
         t->sum[l] = 0;
-        for (long d = 0; d < dim; d++) { q[d * LANES + l] = j->q[t->from[l] + d] * scale; o[d * LANES + l] = 0; }
     }
+    for (long d = 0; d < dim; d++)
+        for (long l = 0; l < LANES; l++) q[d * LANES + l] = j->q[t->from[l] + d] * scale;
+    memset(o, 0, (size_t)(dim * LANES) * sizeof *o);
 }
 
 static void end_tile(const Job *j, const Tile *t, const float *o)
 {
-    for (long l = 0; l < LANES; l++)
-        if (t->to[l] >= 0)
-            for (long d = 0; d < j->head_dim; d++) j->out[t->to[l] + d] = o[d * LANES + l] / t->sum[l];
+    for (long l = 0; l < LANES; l++) {
+        const float share = 1.0f / t->sum[l];
+        for (long d = 0; t->to[l] >= 0 && d < j->head_dim; d++) j->out[t->to[l] + d] = o[d * LANES + l] * share;
+    }
 }
 
 /* Up to TILES tiles of one key/value head, which read each block of keys together. */
@@ -153,14 +156,17 @@ static void run_strip(const Job *j, const long *strip, long head, float *room)
     for (long i = 0; i * LANES < lanes; i++)
         begin_tile(j, tiles + i, strip[0] + i * LANES, strip[0] + lanes, head, q + i * size, o + i * size);
     for (long from = start; from < end; from += KEYS) {
-        long n = end - from < KEYS ? end - from : KEYS, whole = (n + SIDE - 1) / SIDE * SIDE;
-        for (long k = 0; k < whole; k++) {
-            keys[k] = j->table + (path[from + (k < n ? k : n - 1)] * 2 * j->kv_heads + head) * dim;
+        for (long k = 0; k < KEYS; k++) {
+            long at = from + k < end ? from + k : end - 1;
+            keys[k] = j->table + (path[at] * 2 * j->kv_heads + head) * dim;
             values[k] = keys[k] + j->kv_heads * dim;
         }
         for (long i = 0; i * LANES < lanes; i++) {
+            long n = (long)tiles[i].last[LANES - 1] + 1 - from; /* keys that any of its lanes may see */
             vec shrink[VECS];
-            score(q + i * size, keys, whole, dim, s);
+            if (n <= 0) continue;
+            n = n < KEYS ? n : KEYS;
+            score(q + i * size, keys, n, dim, s);
             weigh(j, tiles + i, from, n, s, shrink);
             mix(s, values, n, dim, o + i * size, shrink);
         }
