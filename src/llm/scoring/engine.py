@@ -67,7 +67,7 @@ class ScoringEngine:
         model: Any,
         *,
         logits_dtype: LogitsDtype = "float32",
-        pack_tokens: int = 2048,
+        pack_tokens: int = 1024,
         retain_bytes: int = 128 * 2**20,
     ) -> None:
         if pack_tokens < 1:
