@@ -18,8 +18,9 @@ $(STAMP): requirements.lock requirements-model.lock pyproject.toml
 reconcile: setup
 	$(BIN)/python -m reconcile mmlu
 
+# Two workers of one thread each: most tests keep one core busy.
 test: setup lint browser
-	$(BIN)/python -m pytest
+	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n 2 --dist loadfile
 
 # The report's page is tested in Chromium; where it cannot be had, those tests are skipped and say so.
 browser:
