@@ -396,7 +396,7 @@ def test_wrong_paths_methods_models_and_content_types(tiny: Running) -> None:
 @pytest.fixture(scope="module")
 def narrow(tiny: Running) -> Iterator[Running]:
     """A server that takes little: one call at work, none waiting, small bodies, little time."""
-    limits = Limits(max_body_bytes=2000, concurrency=1, queue=0, timeout=2.5, body_timeout=0.5)
+    limits = Limits(max_body_bytes=2000, concurrency=1, queue=0, timeout=0.8, body_timeout=0.5)
     with running(tiny.model, tiny.tokenizer, limits) as server:
         yield server
 
