@@ -95,7 +95,7 @@ static void sum_rows(void *argument)
     share(&j->threads, j->rows, &first, &last);
     for (long r = first; r < last; r++) {
         const float *x = j->x + r * j->x_stride;
-        float peak = x[0], sum = 0;
+        float peak = x[0];
         vec high = all(peak), a = all(0), b = all(0);
         for (long i = 0; i < whole; i += 8) high = larger(load(x + i), high);
         for (int i = 0; i < 8; i++) peak = high[i] > peak ? high[i] : peak;
@@ -106,7 +106,7 @@ static void sum_rows(void *argument)
             b += power(load(x + i + 8) - all(peak));
         }
         for (; i < whole; i += 8) a += power(load(x + i) - all(peak));
-        sum = total(a + b);
+        float sum = total(a + b);
         for (; i < size; i++) sum += power(all(x[i] - peak))[0];
         j->out[r] = sum == sum ? peak : sum;
         j->out[j->rows + r] = sum;

@@ -25,10 +25,10 @@ from torch import Tensor
 
 WIDTH = 16
 STRIP = 96
-"""Lanes that `many_queries.c` takes together: its TILES * LANES."""
+"""The most lanes that `many_queries.c` takes together, whole tiles of 24; it is compiled for this number."""
 _NAMES = ("few_rows.c", "one_query.c", "many_queries.c", "by_rows.c")
 _SOURCES = tuple(str(Path(__file__).with_name(name)) for name in _NAMES)
-_FLAGS = ("-O3", "-march=native", "-ffp-contract=fast", "-shared", "-fPIC")
+_FLAGS = ("-O3", "-march=native", "-ffp-contract=fast", "-shared", "-fPIC", f"-DSTRIP={STRIP}")
 _SECONDS = 60
 _GRAIN = 8192
 """Elements for which it is worth waking other threads."""

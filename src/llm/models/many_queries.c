@@ -8,7 +8,7 @@
 #include <stdlib.h>
 #include "vectors.h"
 
-enum { VECS = 3, LANES = 8 * VECS, TILES = 4, KEYS = 64, SIDE = 4 };
+enum { VECS = 3, LANES = 8 * VECS, TILES = STRIP / LANES, KEYS = 64, SIDE = 4 };
 
 typedef struct {
     Threads threads;
@@ -17,7 +17,7 @@ typedef struct {
     float *out;         /* as q, without gaps */
     const long *rows, *positions; /* (queries) */
     const long *paths;  /* slots by position, one sequence after the other */
-    const long *strips; /* (num_strips, 3): first lane and number of lanes, as query * group + head; start of its path */
+    const long *strips; /* (num_strips, 3): first lane, as query * group + head; up to STRIP lanes; start of their path */
     long num_strips, kv_heads, group, head_dim, q_stride;
     long window;        /* a query sees its last so many positions; 0 for all */
     long next;          /* the first strip nobody has taken */

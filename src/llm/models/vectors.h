@@ -49,7 +49,8 @@ static inline vec larger(vec a, vec b)
 #endif
 }
 
-/* 2^x for x <= 0, and exactly 0 below 2^-126: by 2^n 2^r with |r| <= 1/2 and a minimax polynomial (9e-8 relative). */
+/* 2^x for x <= 0, and exactly 0 below 2^-126: by 2^n 2^r with |r| <= 1/2 and a minimax polynomial (9e-8 relative). It
+ * takes less than `power`, for callers who can fold log2(e) into a factor they have. */
 static inline vec power_of_two(vec x)
 {
     const vec magic = all(12582912.0f);

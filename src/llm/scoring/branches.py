@@ -21,7 +21,6 @@ class Branches:
     on, one branch after the other, `strips` (s, 3) as in many_queries.c, and `idle`, the rows that nobody asks for.
     """
 
-    num_rows: int
     rows: Tensor
     positions: Tensor
     paths: Tensor
@@ -52,7 +51,6 @@ def branches(chunks: Sequence[Queries], num_rows: int, *, group: int) -> Branche
     table = np.concatenate(strips)
     longest_first = np.argsort(-positions[(table[:, 0] + table[:, 1] - 1) // group], kind="stable")
     return Branches(
-        num_rows=num_rows,
         rows=_tensor(rows),
         positions=_tensor(positions),
         paths=_tensor(np.concatenate([chunk.path for chunk in chunks])),

@@ -45,7 +45,7 @@ class _PackRun:
         self.windows = getattr(model.config, "layer_windows", None) or [model.config.sliding_window] * layers
         self.kernels = branch_kernels(pool)
         self.plans: dict[tuple[bool, int | None], Plan] = {}
-        self.branches: dict[bool, Branches] = {}
+        self.branches: dict[tuple[bool, int], Branches] = {}
         first, last = min(pack.slots), max(pack.slots) + 1
         together = pack.slots == tuple(range(first, last))
         self.slots = slice(first, last) if together else torch.tensor(pack.slots, device=model.device)
@@ -67,7 +67,8 @@ class _PackRun:
         only_kept, window = self.can_keep and layer == self.last_layer, self.windows[layer]
         if self.kernels is None:
             return attend(self._plan(only_kept, window), self.pool, layer, q)
-        return attend_branches(self.kernels, self._branches(only_kept), self.pool, layer, q, window=window)
+        made = self._branches(only_kept, q.shape[1] // self.pool.num_heads)
+        return attend_branches(self.kernels, made, self.pool, layer, q, window=window)
 
     def _plan(self, only_kept: bool, window: int | None) -> Plan:
         if (only_kept, window) not in self.plans:
@@ -80,12 +81,11 @@ class _PackRun:
             )
         return self.plans[only_kept, window]
 
-    def _branches(self, only_kept: bool) -> Branches:
-        if only_kept not in self.branches:
-            config = self.model.config
-            group = config.num_attention_heads // config.num_key_value_heads
-            self.branches[only_kept] = branches(self._queries(only_kept), self._num_rows(only_kept), group=group)
-        return self.branches[only_kept]
+    def _branches(self, only_kept: bool, group: int) -> Branches:
+        if (only_kept, group) not in self.branches:
+            made = branches(self._queries(only_kept), self._num_rows(only_kept), group=group)
+            self.branches[only_kept, group] = made
+        return self.branches[only_kept, group]
 
     def _num_rows(self, only_kept: bool) -> int:
         return self.num_kept if only_kept else self.num_rows
