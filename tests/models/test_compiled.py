@@ -141,7 +141,7 @@ def test_packed_weights_follow_a_weight_that_changes(default_model, monkeypatch)
         weight.mul_(2)
         assert torch.allclose(linear(x, weight), torch_linear(x, weight), atol=1e-3)
         other = random(7, 1536)
-        assert torch.equal(linear(x, other), torch_linear(x, other))
+        assert torch.allclose(linear(x, other), torch_linear(x, other), atol=1e-3)
 
 
 def test_without_a_compiler_there_are_none():
