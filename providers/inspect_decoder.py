@@ -35,6 +35,7 @@ from llm.scoring.encoding import (
     rolling_windows,
 )
 from llm.scoring.requests import ScoreRequest, TokenScores
+from llm.scoring.waiting import wait_for
 from providers import inspect_registration  # noqa: F401  (importing this module is enough to name the provider)
 from providers.inspect_arguments import DecoderArguments
 from providers.inspect_errors import input_errors
@@ -241,7 +242,7 @@ class DecoderAPI(ModelAPI):
 
     async def _decoder(self) -> LoadedDecoder:
         session = self._session()
-        return session.loaded if session.loaded is not None else await anyio.to_thread.run_sync(session.load)
+        return session.loaded if session.loaded is not None else await wait_for(session.start_loading())
 
     def _max_length(self, decoder: LoadedDecoder) -> int:
         asked = self.arguments.max_length

@@ -10,9 +10,12 @@ import threading
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
+from llm.scoring.waiting import start_in_own_thread
 from providers.inspect_arguments import DecoderArguments
 
 if TYPE_CHECKING:
+    from concurrent.futures import Future
+
     from llm.scoring.requests import Scorer
     from llm.scoring.service import ScoringService
 
@@ -48,6 +51,7 @@ class Session:
         self.loaded = loaded
         self._lock = threading.Lock()
         self._tokenizer: Any = None
+        self._loading: Future[LoadedDecoder] | None = None
 
     def load(self) -> LoadedDecoder:
         """The decoder, loading it if need be; blocks."""
@@ -55,6 +59,13 @@ class Session:
             if self.loaded is None:
                 self.loaded = _load(self.ref, self.arguments)
             return self.loaded
+
+    def start_loading(self) -> Future[LoadedDecoder]:
+        """The same without waiting, in one thread whoever asks; after a failure the next call tries again."""
+        with _LOCK:
+            if self._loading is None or (self._loading.done() and self._loading.exception() is not None):
+                self._loading = start_in_own_thread(self.load)
+            return self._loading
 
     def tokenizer(self) -> Any:
         """The tokenizer alone, without weights; blocks."""

@@ -6,6 +6,7 @@ import re
 import socket
 import subprocess
 import sys
+import threading
 from collections.abc import Coroutine
 from pathlib import Path
 from typing import Any
@@ -36,6 +37,8 @@ from llm.models import load_model
 from llm.scoring.plain import make_scorer
 from llm.scoring.requests import ScoreRequest, TokenScores
 from llm.scoring.store import ScoreStore
+from providers import inspect_sessions
+from providers.inspect_arguments import DecoderArguments
 from providers.inspect_decoder import DecoderAPI, forget_loaded, register_loaded
 
 TEXT = "The quick brown fox jumps over the lazy dog. Question: what is water?"
@@ -487,3 +490,26 @@ def test_concurrent_samples_are_scored_together_on_a_model_handed_in(tiny_checkp
     assert sum(recorder.sizes) == 48
     assert len(recorder.sizes) < 16
     assert max(recorder.sizes) > 8
+
+
+def test_a_model_loads_once_in_a_thread_that_ends_and_again_after_a_failure(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A thread that stayed would keep OpenMP's helpers, too many of which slow every later step."""
+    outcomes = [InputError("no such folder"), "loaded"]
+    threads = []
+
+    def load(ref: str, arguments: DecoderArguments) -> object:
+        threads.append(threading.current_thread())
+        outcome = outcomes.pop(0)
+        if isinstance(outcome, InputError):
+            raise outcome
+        return outcome
+
+    monkeypatch.setattr(inspect_sessions, "_load", load)
+    session = inspect_sessions.Session("ref", DecoderArguments())
+    with pytest.raises(InputError, match="no such folder"):
+        session.start_loading().result(timeout=10)
+    assert [session.start_loading().result(timeout=10) for _ in range(3)] == ["loaded"] * 3
+    assert len(threads) == 2
+    for thread in threads:
+        thread.join(timeout=10)
+        assert not thread.is_alive()

@@ -22,8 +22,10 @@ pytest.importorskip("inspect_ai")
 pytestmark = pytest.mark.data
 
 NUM_ITEMS = int(os.environ.get("STOCK_LOG_ITEMS", "12"))
-SAME_TOKEN = 1e-4
-"""Nats a scored token by which two engines may differ in float32; a choice's logprob is the sum over its tokens."""
+SAME_TOKEN = SAME_CHOICE = 1e-4
+"""Nats by which two engines may differ in float32: in a scored token where HFLM's own float32 log-softmax errs, by up
+to half of that; in a whole choice, the sum over its tokens, where HFLM takes its log-softmax in float64.
+"""
 
 
 @pytest.fixture(scope="module")
@@ -53,17 +55,20 @@ def live(shared_dir: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
 @pytest.fixture(scope="module")
 def hflm(twin: Path, shared_dir: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
     """What stock lm-eval leaves with `--model hf --log_samples`."""
+    return run_hflm(f"pretrained={twin},dtype=float32", shared_dir, tmp_path_factory.mktemp("hflm"))
+
+
+def run_hflm(model_args: str, shared_dir: Path, folder: Path) -> Path:
     from lm_eval import simple_evaluate
     from lm_eval.loggers import EvaluationTracker
 
     from llm.evaluation.harness.adapter import build_task_dict
 
-    folder = tmp_path_factory.mktemp("hflm")
     tasks = build_task_dict("arc_easy", str(shared_dir / "data"))
     tracker = EvaluationTracker(output_path=str(folder))
     results = simple_evaluate(
         model="hf",
-        model_args=f"pretrained={twin},dtype=float32",
+        model_args=model_args,
         device="cpu",
         batch_size=16,
         tasks=tasks.tasks,
@@ -113,12 +118,24 @@ def test_the_two_engines_are_one_line_apart(hflm: Path, live: Path, tmp_path: Pa
     assert max(differences_a_token(hflm, live / "lm_eval")) < SAME_TOKEN
 
 
+def test_with_a_float64_log_softmax_in_hflm_every_choice_is_the_same(
+    twin: Path, live: Path, shared_dir: Path, tmp_path: Path
+) -> None:
+    arguments = f"pretrained={twin},dtype=float32,softmax_dtype=float64"
+    hflm = run_hflm(arguments, shared_dir, tmp_path)
+    assert max(difference for difference, _ in differences(hflm, live / "lm_eval")) < SAME_CHOICE
+
+
 def differences_a_token(one: Path, other: Path) -> list[float]:
-    """Of every choice, by how many nats a token two lm-eval logs differ; the second counts its tokens."""
+    return [difference / num_tokens for difference, num_tokens in differences(one, other)]
+
+
+def differences(one: Path, other: Path) -> list[tuple[float, int]]:
+    """Of every choice, by how many nats two lm-eval logs differ, and its tokens, which the second counts."""
     ledger = reconcile_runs(one, other).ledger
     assert isinstance(ledger, Ledger)
     return [
-        abs(ours.logprob - theirs.logprob) / theirs.num_tokens
+        (abs(ours.logprob - theirs.logprob), theirs.num_tokens)
         for left, right in ledger.items.pairs
         for ours, theirs in zip(left.scores, right.scores, strict=True)
         if theirs.num_tokens is not None

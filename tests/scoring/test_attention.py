@@ -43,8 +43,9 @@ def by_spans(chunks, pool, queries, window):
 def by_branches(chunks, pool, queries, window):
     if (compiled := branch_kernels(pool)) is None:
         pytest.skip("no C compiler, or not Linux: spans serve")
-    made = branches(chunks, len(queries), group=queries.shape[1] // pool.num_heads)
-    return attend_branches(compiled, made, pool, 0, queries, window=window)
+    made = branches(chunks, len(queries), group=queries.shape[1] // pool.num_heads, step=2 * pool.num_heads)
+    keys, values = pool.tables[0].unbind(1)
+    return attend_branches(compiled, made, keys, values, queries, window=window)
 
 
 WAYS = pytest.mark.parametrize("way", [by_spans, by_branches], ids=["spans", "branches"])

@@ -102,14 +102,24 @@ class CompiledKernels:
         return out
 
     def attend_branches(
-        self, q: Tensor, table: Tensor, rows: Tensor, positions: Tensor, paths: Tensor, strips: Tensor, *, window: int
+        self,
+        q: Tensor,
+        keys: Tensor,
+        values: Tensor,
+        rows: Tensor,
+        positions: Tensor,
+        paths: Tensor,
+        strips: Tensor,
+        *,
+        window: int,
     ) -> Tensor:
         """Causal attention of the rows `rows` of q (N, Hq, D), each over the keys of its own branch.
 
         Args:
-            table: (slots, 2, Hkv, D) keys and values, float32 and contiguous; D is a multiple of 4.
+            keys, values: (…, Hkv, …, D) float32 pieces of D, a multiple of 4, laid out alike: heads in dimension 1.
             rows, positions: (n,) the queries' rows in q and the positions they stand at.
-            paths: the slots of each branch from position 0 on, one branch after the other.
+            paths: where each branch's positions lie from 0 on, one branch after the other: at the first head's
+                piece, counted in pieces of D floats from the start.
             strips: (s, 3) first lane (query * group + head), at most STRIP lanes of one branch, where its path begins.
             window: how many positions a query sees, itself included; 0 for all.
 
@@ -117,11 +127,12 @@ class CompiledKernels:
             (N, Hq * D) float32, defined in the rows asked for; a row's bits depend on the row and its keys alone.
         """
         q = _by_rows(q)
-        num_heads, head_dim = table.shape[2:]
+        num_heads, head_dim = keys.shape[1], keys.shape[-1]
         out = torch.empty(q.shape[0], q.shape[1] * head_dim)
         failed = self.functions.attend_branches(
-            *(x.data_ptr() for x in (q, table, out, rows, positions, paths, strips)),
-            *(len(strips), num_heads, q.shape[1] // num_heads, head_dim, q.stride(0), window),
+            *(x.data_ptr() for x in (q, keys, values, out, rows, positions, paths, strips)),
+            *(len(strips), num_heads, q.shape[1] // num_heads, head_dim),
+            *(q.stride(0), keys.stride(1) // head_dim, window),
             *self._threads(out.numel()),
         )
         if failed:
@@ -209,7 +220,7 @@ def _load(compiler: str) -> ctypes.CDLL:
     functions.pack.argtypes = (*[pointer] * 2, *[size] * 2)
     functions.multiply.argtypes = (*[pointer] * 4, *[size] * 3, *threads)
     functions.attend.argtypes = (*[pointer] * 9, *[size] * 9, *threads)
-    functions.attend_branches.argtypes = (*[pointer] * 7, *[size] * 6, *threads)
+    functions.attend_branches.argtypes = (*[pointer] * 8, *[size] * 7, *threads)
     functions.norm.argtypes = (*[pointer] * 3, *[size] * 2, ctypes.c_float, *threads)
     functions.gate.argtypes = (*[pointer] * 2, *[size] * 2, *threads)
     functions.turn.argtypes = (*[pointer] * 4, *[size] * 4, *threads)
@@ -276,15 +287,16 @@ def _branches_right(kernels: CompiledKernels) -> bool:
     positions = torch.cat([torch.arange(95, 110), torch.arange(60, 75)])
     strips = torch.tensor([[0, 45, 0], [45, 45, 110]])
     rows = torch.arange(30)
+    all_keys, all_values = table.unbind(1)
     for window in (0, 50):
-        out = kernels.attend_branches(q, table, rows, positions, paths, strips, window=window)
+        out = kernels.attend_branches(q, all_keys, all_values, rows, positions, 4 * paths, strips, window=window)
         for row in range(30):
             last = int(positions[row]) + 1
             path = paths[row // 15, max(0, last - window) if window else 0 : last]
             keys, values = table[path].permute(1, 2, 0, 3).repeat_interleave(3, dim=1)
             wanted = torch.nn.functional.scaled_dot_product_attention(q[row][:, None], keys, values)
-            own = (rows[:1], positions[row : row + 1], paths[row // 15], torch.tensor([[0, 3, 0]]))
-            alone = kernels.attend_branches(q[row : row + 1], table, *own, window=window)
+            own = (rows[:1], positions[row : row + 1], 4 * paths[row // 15], torch.tensor([[0, 3, 0]]))
+            alone = kernels.attend_branches(q[row : row + 1], all_keys, all_values, *own, window=window)
             if not (torch.equal(out[row], alone[0]) and torch.allclose(alone[0], wanted.flatten(), atol=1e-5)):
                 return False
     return True

@@ -13,12 +13,13 @@ enum { VECS = 3, LANES = 8 * VECS, TILES = STRIP / LANES, KEYS = 64, SIDE = 4 };
 typedef struct {
     Threads threads;
     const float *q;     /* (rows, kv_heads * group, head_dim) */
-    const float *table; /* (slots, 2, kv_heads, head_dim): keys, then values */
+    const float *keys, *values; /* pieces of head_dim; where both of a position lie, its path tells */
     float *out;         /* as q, without gaps */
     const long *rows, *positions; /* (queries) */
-    const long *paths;  /* slots by position, one sequence after the other */
+    const long *paths;  /* the pieces of the first head by position, one sequence after the other */
     const long *strips; /* (num_strips, 3): first lane, as query * group + head; up to STRIP lanes; start of their path */
     long num_strips, kv_heads, group, head_dim, q_stride;
+    long head_step;     /* pieces from one head to the next */
     long window;        /* a query sees its last so many positions; 0 for all */
     long next;          /* the first strip nobody has taken */
     int failed;
@@ -158,8 +159,8 @@ static void run_strip(const Job *j, const long *strip, long head, float *room)
     for (long from = start; from < end; from += KEYS) {
         for (long k = 0; k < KEYS; k++) {
             long at = from + k < end ? from + k : end - 1;
-            keys[k] = j->table + (path[at] * 2 * j->kv_heads + head) * dim;
-            values[k] = keys[k] + j->kv_heads * dim;
+            keys[k] = j->keys + (path[at] + head * j->head_step) * dim;
+            values[k] = j->values + (path[at] + head * j->head_step) * dim;
         }
         for (long i = 0; i * LANES < lanes; i++) {
             long n = (long)tiles[i].last[LANES - 1] + 1 - from; /* keys that any of its lanes may see */
@@ -189,12 +190,13 @@ static void work(void *argument)
 }
 
 /* 0 if done, 1 if memory ran out. `parallel` runs a function in that many threads, as GOMP_parallel does. */
-int attend_branches(const float *q, const float *table, float *out, const long *rows, const long *positions,
-                    const long *paths, const long *strips, long num_strips, long kv_heads, long group, long head_dim,
-                    long q_stride, long window, int threads, Parallel parallel, int (*thread_number)(void))
+int attend_branches(const float *q, const float *keys, const float *values, float *out, const long *rows,
+                    const long *positions, const long *paths, const long *strips, long num_strips, long kv_heads,
+                    long group, long head_dim, long q_stride, long head_step, long window, int threads,
+                    Parallel parallel, int (*thread_number)(void))
 {
-    Job job = {{threads, thread_number}, q, table, out, rows, positions, paths, strips, num_strips, kv_heads, group,
-               head_dim, q_stride, window, 0, 0};
+    Job job = {{threads, thread_number}, q, keys, values, out, rows, positions, paths, strips, num_strips, kv_heads,
+               group, head_dim, q_stride, head_step, window, 0, 0};
     run(work, &job, parallel);
     return job.failed;
 }

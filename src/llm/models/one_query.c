@@ -18,26 +18,40 @@ typedef struct {
     int failed;
 } Job;
 
+/* Where a row's key or value of one head at a position begins; those of the positions after it in its tile follow. */
+static inline long place(const Job *j, long row, long head, long position, long dim)
+{
+    long tile = j->table[row * j->width + position / j->tile];
+    return ((tile * j->kv_heads + head) * j->tile + position % j->tile) * dim;
+}
+
+/* How many of `left` positions from this one on lie in its tile. */
+static inline long in_tile(const Job *j, long position, long left)
+{
+    long rest = j->tile - position % j->tile;
+    return rest < left ? rest : left;
+}
+
 /* One row and key/value head; room holds the scores of one query head. */
 static inline __attribute__((always_inline)) void attend_head(const Job *j, long row, long head, const long dim, float *room)
 {
-    long n = j->last[row] - j->first[row] + 1, padded = (n + 7) / 8 * 8;
-    const long *tiles = j->table + row * j->width;
-    long to = ((tiles[j->last[row] / j->tile] * j->kv_heads + head) * j->tile + j->last[row] % j->tile) * dim;
+    long from = j->first[row], n = j->last[row] - from + 1, padded = (n + 7) / 8 * 8;
+    long to = place(j, row, head, j->last[row], dim);
     memcpy(j->keys + to, j->k + row * j->k_stride + head * dim, (size_t)dim * sizeof(float));
     memcpy(j->values + to, j->v + row * j->v_stride + head * dim, (size_t)dim * sizeof(float));
     float scale = 1.0f / __builtin_sqrtf((float)dim);
     for (long g = 0; g < j->group; g++) {
         const float *q = j->q + row * j->q_stride + (head * j->group + g) * dim;
         float *out = j->out + ((row * j->kv_heads + head) * j->group + g) * dim, peak = -3.4e38f;
-        for (long i = 0; i < n; i++) {
-            long position = j->first[row] + i;
-            const float *key = j->keys + ((tiles[position / j->tile] * j->kv_heads + head) * j->tile + position % j->tile) * dim;
-            vec a = all(0), b = all(0);
-            for (long d = 0; d + 8 < dim; d += 16) { a += load(q + d) * load(key + d); b += load(q + d + 8) * load(key + d + 8); }
-            if (dim % 16) a += load(q + dim - 8) * load(key + dim - 8);
-            room[i] = total(a + b) * scale;
-            peak = room[i] > peak ? room[i] : peak;
+        for (long i = 0, stop = 0; i < n;) {
+            const float *key = j->keys + place(j, row, head, from + i, dim);
+            for (stop += in_tile(j, from + i, n - i); i < stop; i++, key += dim) {
+                vec a = all(0), b = all(0);
+                for (long d = 0; d + 8 < dim; d += 16) { a += load(q + d) * load(key + d); b += load(q + d + 8) * load(key + d + 8); }
+                if (dim % 16) a += load(q + dim - 8) * load(key + dim - 8);
+                room[i] = total(a + b) * scale;
+                peak = room[i] > peak ? room[i] : peak;
+            }
         }
         for (long i = n; i < padded; i++) room[i] = -3.4e38f;
         vec mass = all(0);
@@ -48,21 +62,22 @@ static inline __attribute__((always_inline)) void attend_head(const Job *j, long
         }
         float sum = total(mass);
         for (long i = n / 8 * 8; i < n; i++) sum += room[i];
-        for (long from = 0; from < dim; from += 64) {
+        for (long d = 0; d < dim; d += 64) {
             vec a[8] = {all(0), all(0), all(0), all(0), all(0), all(0), all(0), all(0)};
-            const long parts = dim - from < 64 ? (dim - from) / 8 : 8;
-            for (long i = 0; i < n; i++) {
-                long position = j->first[row] + i;
-                const float *value = j->values + ((tiles[position / j->tile] * j->kv_heads + head) * j->tile + position % j->tile) * dim + from;
-                vec w = all(room[i]);
-                if (parts == 8) {
+            const long parts = dim - d < 64 ? (dim - d) / 8 : 8;
+            for (long i = 0, stop = 0; i < n;) {
+                const float *value = j->values + place(j, row, head, from + i, dim) + d;
+                for (stop += in_tile(j, from + i, n - i); i < stop; i++, value += dim) {
+                    vec w = all(room[i]);
+                    if (parts == 8) {
 #pragma GCC unroll 8
-                    for (int p = 0; p < 8; p++) a[p] += w * load(value + 8 * p);
-                } else {
-                    for (int p = 0; p < parts; p++) a[p] += w * load(value + 8 * p);
+                        for (int p = 0; p < 8; p++) a[p] += w * load(value + 8 * p);
+                    } else {
+                        for (int p = 0; p < parts; p++) a[p] += w * load(value + 8 * p);
+                    }
                 }
             }
-            for (int p = 0; p < parts; p++) store(out + from + 8 * p, a[p] / all(sum));
+            for (int p = 0; p < parts; p++) store(out + d + 8 * p, a[p] / all(sum));
         }
     }
 }

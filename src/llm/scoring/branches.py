@@ -1,6 +1,6 @@
 """Attention of one pack by the compiled kernel: every query reads its own branch's keys in place, in one go.
 
-Where there is no such kernel, `spans` and `attention` do the same in parts, by torch.
+Where there is no such kernel, torch does the same in parts: `spans` and `attention`, `cached_attention` for prompts.
 """
 
 from collections.abc import Sequence
@@ -17,8 +17,8 @@ from llm.scoring.spans import Queries
 
 @dataclass(frozen=True, kw_only=True)
 class Branches:
-    """The queries of a pack, all int64: `rows` and `positions` (n,), `paths` the slots of every branch from position 0
-    on, one branch after the other, `strips` (s, 3) as in many_queries.c, and `idle`, the rows that nobody asks for.
+    """The queries of a pack, all int64: `rows` and `positions` (n,), `paths` and `strips` (s, 3) as in many_queries.c,
+    and `idle`, the rows that nobody asks for.
     """
 
     rows: Tensor
@@ -36,8 +36,10 @@ def branch_kernels(pool: KeyValuePool) -> CompiledKernels | None:
     return compiled_kernels()
 
 
-def branches(chunks: Sequence[Queries], num_rows: int, *, group: int) -> Branches:
-    """What the kernel reads of `chunks`, whose rows lie below `num_rows`; `group` query heads share a key head."""
+def branches(chunks: Sequence[Queries], num_rows: int, *, group: int, step: int) -> Branches:
+    """What the kernel reads of `chunks`, whose rows lie below `num_rows`; `group` query heads share a key head, and
+    the first heads of two slots in a row lie `step` heads apart.
+    """
     strips: list[np.ndarray] = []
     num_queries = num_slots = 0
     for chunk in chunks:
@@ -53,21 +55,22 @@ def branches(chunks: Sequence[Queries], num_rows: int, *, group: int) -> Branche
     return Branches(
         rows=_tensor(rows),
         positions=_tensor(positions),
-        paths=_tensor(np.concatenate([chunk.path for chunk in chunks])),
+        paths=_tensor(step * np.concatenate([chunk.path for chunk in chunks])),
         strips=_tensor(table[longest_first]),
         idle=_tensor(np.setdiff1d(np.arange(num_rows), rows)),
     )
 
 
 def attend_branches(
-    kernels: CompiledKernels, plan: Branches, pool: KeyValuePool, layer: int, q: Tensor, *, window: int | None
+    kernels: CompiledKernels, plan: Branches, keys: Tensor, values: Tensor, q: Tensor, *, window: int | None
 ) -> Tensor:
-    """Attention output (N, Hq * D) of queries q (N, Hq, D) over what the pool holds; q's dtype. Idle rows are 0.
+    """Attention output (N, Hq * D) of queries q (N, Hq, D) over keys and values as `CompiledKernels.attend_branches`
+    takes them; q's dtype. Idle rows are 0.
 
     With a sliding `window` a query sees the last `window` positions, itself included.
     """
     queries = (plan.rows, plan.positions, plan.paths, plan.strips)
-    out = kernels.attend_branches(q, pool.tables[layer], *queries, window=window or 0)
+    out = kernels.attend_branches(q, keys, values, *queries, window=window or 0)
     out[plan.idle] = 0
     return out.to(q.dtype)
 

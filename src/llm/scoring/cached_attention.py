@@ -1,8 +1,9 @@
 """Attention over the key/value tiles, for a decoding step and for a pack of prompts.
 
-Both are `attend` functions for DecoderModel.hidden_states. What a row gets depends on its own position and keys
-alone, to the bit: every product has a fixed shape (a tile of 64 keys against one token's query heads when decoding,
-64 queries against a whole number of tiles when reading a prompt), and only their number follows the company.
+Both are `attend` functions for DecoderModel.hidden_states, by the compiled kernels or by torch. What a row gets
+depends on its own position and keys alone, to the bit: the compiled kernels see to that, and torch's products have
+fixed shapes (a tile of 64 keys against one token's query heads when decoding, 64 queries against a whole number of
+tiles when reading a prompt), of which only the number follows the company.
 
 Shapes: R rows (tokens), Hq query heads, Hkv key/value heads, G = Hq / Hkv, D head_dim, N tiles.
 """
@@ -10,10 +11,13 @@ Shapes: R rows (tokens), Hq query heads, Hkv key/value heads, G = Hq / Hkv, D he
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
+import numpy as np
 import torch
 from torch import Tensor
 
 from llm.models.compiled import CompiledKernels, compiled_kernels
+from llm.scoring.branches import attend_branches, branches
+from llm.scoring.spans import Queries
 from llm.scoring.tiles import EMPTY, HIDDEN, TILE, TilePool
 
 Attend = Callable[[int, Tensor, Tensor, Tensor], Tensor]
@@ -28,6 +32,8 @@ def one_after_another(parts: Sequence[tuple[int, Attend]]) -> Attend:
     """Gives the first so many tokens to the first part, and so on; tokens that are left over attend to nothing."""
 
     def attend(layer: int, q: Tensor, k: Tensor, v: Tensor) -> Tensor:
+        if len(parts) == 1 and parts[0][0] == q.shape[0]:
+            return parts[0][1](layer, q, k, v)
         out = q.new_zeros(q.shape[0], q.shape[1] * q.shape[2])
         first = 0
         for count, part in parts:
@@ -140,6 +146,15 @@ class Segment:
     stop: int
     flat: tuple[int, ...]
 
+    def queries(self, num_kv_heads: int) -> Queries:
+        """The owned positions; their path counts pieces of D floats, to the first head's."""
+        places = np.array(self.tiles)[:, None] * num_kv_heads * TILE + np.arange(TILE)
+        return Queries(
+            positions=np.arange(self.owned, self.stop),
+            rows=np.array(self.flat[self.owned - self.start : self.stop - self.start]),
+            path=places.reshape(-1)[: self.stop],
+        )
+
     def flat_tile(self, index: int) -> list[int]:
         """Flat indices of the 64 positions of tile `index`, -1 where the pack does not own the position."""
         return [
@@ -165,14 +180,30 @@ def pack_attend(pool: TilePool, segments: Sequence[Segment], *, group: int) -> A
     Args:
         group: query heads that share a key/value head (G).
     """
+    if pool.is_plain and pool.head_dim % 4 == 0 and (kernels := compiled_kernels()) is not None:
+        return _pack_by_branches(kernels, pool, segments, group)
+    return _pack_by_tiles(pool, segments, group)
+
+
+def _pack_by_branches(kernels: CompiledKernels, pool: TilePool, segments: Sequence[Segment], group: int) -> Attend:
+    store = _storing(pool, segments)
+    chunks = [segment.queries(pool.num_kv_heads) for segment in segments if segment.owned < segment.stop]
+    plan = branches(chunks, sum(len(chunk.rows) for chunk in chunks), group=group, step=1)
+
+    def attend(layer: int, q: Tensor, k: Tensor, v: Tensor) -> Tensor:
+        keys, values = store(layer, k, v)
+        return attend_branches(kernels, plan, keys, values, q, window=pool.windows[layer])
+
+    return attend
+
+
+def _pack_by_tiles(pool: TilePool, segments: Sequence[Segment], group: int) -> Attend:
     num_kv_heads, head_dim = pool.num_kv_heads, pool.head_dim
-    written, slots = _writes(segments, num_kv_heads, pool.device)
+    store = _storing(pool, segments)
     work = {window: _query_tiles(segments, group, window, pool.device) for window in set(pool.windows)}
 
     def attend(layer: int, q: Tensor, k: Tensor, v: Tensor) -> Tensor:
-        keys, values = pool.keys(layer), pool.values(layer)
-        keys.view(-1, head_dim).index_copy_(0, slots, k[written].reshape(-1, head_dim).to(keys.dtype))
-        values.view(-1, head_dim).index_copy_(0, slots, v[written].reshape(-1, head_dim).to(values.dtype))
+        keys, values = store(layer, k, v)
         out = q.new_zeros(q.shape[0], q.shape[1] * q.shape[2])
         for part in work[pool.windows[layer]]:
             queries = q[part.queries].to(keys.dtype).view(-1, TILE, num_kv_heads, group, head_dim)
@@ -191,6 +222,19 @@ def _sequences(tiles: Tensor, index: Tensor) -> Tensor:
     """Keys or values (n, Hkv, positions, D) of n sequences with these (n, m) tiles."""
     gathered = tiles[index].transpose(1, 2)
     return gathered.reshape(gathered.shape[0], gathered.shape[1], -1, gathered.shape[-1])
+
+
+def _storing(pool: TilePool, segments: Sequence[Segment]) -> Callable[[int, Tensor, Tensor], tuple[Tensor, Tensor]]:
+    """Stores a layer's keys and values of the segments' tokens; returns all that the pool has of that layer."""
+    written, slots = _writes(segments, pool.num_kv_heads, pool.device)
+
+    def store(layer: int, k: Tensor, v: Tensor) -> tuple[Tensor, Tensor]:
+        tables = pool.keys(layer), pool.values(layer)
+        for table, new in zip(tables, (k, v), strict=True):
+            table.view(-1, pool.head_dim).index_copy_(0, slots, new[written].reshape(-1, pool.head_dim).to(table.dtype))
+        return tables
+
+    return store
 
 
 def _writes(segments: Sequence[Segment], num_kv_heads: int, device: torch.device) -> tuple[Tensor, Tensor]:

@@ -68,7 +68,8 @@ class _PackRun:
         if self.kernels is None:
             return attend(self._plan(only_kept, window), self.pool, layer, q)
         made = self._branches(only_kept, q.shape[1] // self.pool.num_heads)
-        return attend_branches(self.kernels, made, self.pool, layer, q, window=window)
+        keys, values = self.pool.tables[layer].unbind(1)
+        return attend_branches(self.kernels, made, keys, values, q, window=window)
 
     def _plan(self, only_kept: bool, window: int | None) -> Plan:
         if (only_kept, window) not in self.plans:
@@ -83,7 +84,8 @@ class _PackRun:
 
     def _branches(self, only_kept: bool, group: int) -> Branches:
         if (only_kept, group) not in self.branches:
-            made = branches(self._queries(only_kept), self._num_rows(only_kept), group=group)
+            step = 2 * self.pool.num_heads
+            made = branches(self._queries(only_kept), self._num_rows(only_kept), group=group, step=step)
             self.branches[only_kept, group] = made
         return self.branches[only_kept, group]
 
