@@ -483,12 +483,13 @@ def test_greedy_ids_are_those_of_transformers_on_the_default_model(default_model
 
 
 def test_torchs_kernels_generate_the_same_ids(tiny, monkeypatch):
-    from llm.scoring import cached_attention
+    from llm.scoring import branches, cached_attention
 
     model, tokenizer = tiny
     requests = mixed_requests()
     wanted = generate(model, tokenizer, requests)
-    monkeypatch.setattr(cached_attention, "compiled_kernels", lambda: None)
+    for module in (branches, cached_attention):
+        monkeypatch.setattr(module, "compiled_kernels", lambda: None)
     found = generate(model, tokenizer, requests)
     assert [one.token_ids for one in found] == [one.token_ids for one in wanted]
     assert generate(model, tokenizer, requests[3:4]) == found[3:4]

@@ -11,7 +11,6 @@ import torch
 from torch import Tensor
 
 from llm.models.compiled import STRIP, CompiledKernels, compiled_kernels
-from llm.scoring.key_values import KeyValuePool
 from llm.scoring.spans import Queries
 
 
@@ -28,9 +27,8 @@ class Branches:
     idle: Tensor
 
 
-def branch_kernels(pool: KeyValuePool) -> CompiledKernels | None:
-    """The kernels that attend over this pool's tables, if there are any."""
-    table = pool.tables[0]
+def branch_kernels(table: Tensor) -> CompiledKernels | None:
+    """The kernels that attend over keys and values (…, D) kept like these, if there are any."""
     if table.device.type != "cpu" or table.dtype != torch.float32 or table.shape[-1] % 4:
         return None
     return compiled_kernels()

@@ -16,7 +16,7 @@ import torch
 from torch import Tensor
 
 from llm.models.compiled import CompiledKernels, compiled_kernels
-from llm.scoring.branches import attend_branches, branches
+from llm.scoring.branches import attend_branches, branch_kernels, branches
 from llm.scoring.spans import Queries
 from llm.scoring.tiles import EMPTY, HIDDEN, TILE, TilePool
 
@@ -180,7 +180,7 @@ def pack_attend(pool: TilePool, segments: Sequence[Segment], *, group: int) -> A
     Args:
         group: query heads that share a key/value head (G).
     """
-    if pool.is_plain and pool.head_dim % 4 == 0 and (kernels := compiled_kernels()) is not None:
+    if (kernels := branch_kernels(pool.keys(0))) is not None:
         return _pack_by_branches(kernels, pool, segments, group)
     return _pack_by_tiles(pool, segments, group)
 

@@ -43,7 +43,7 @@ class _PackRun:
         layers = model.config.num_hidden_layers
         self.last_layer = layers - 1
         self.windows = getattr(model.config, "layer_windows", None) or [model.config.sliding_window] * layers
-        self.kernels = branch_kernels(pool)
+        self.kernels = branch_kernels(pool.tables[0])
         self.plans: dict[tuple[bool, int | None], Plan] = {}
         self.branches: dict[tuple[bool, int], Branches] = {}
         first, last = min(pack.slots), max(pack.slots) + 1

@@ -27,7 +27,7 @@ def start_in_own_thread(work: Callable[[], T]) -> "Future[T]":
         else:
             future.set_result(result)
 
-    future.set_running_or_notify_cancel()
+    future.set_running_or_notify_cancel()  # so that no caller who gives up cancels it for the others
     threading.Thread(target=run, daemon=True).start()
     return future
 
