@@ -34,14 +34,6 @@ static void norm_rows(void *argument)
     }
 }
 
-/* silu(gate) * up. With e^-|gate|, which cannot overflow. */
-static inline vec gated(vec gate, vec up)
-{
-    ivec negative = gate < all(0);
-    vec e = power(choose(negative, gate, -gate));
-    return gate * choose(negative, e, all(1)) / (all(1) + e) * up;
-}
-
 /* Rows of x hold `size` gates, then as many ups. */
 static void gate_rows(void *argument)
 {

@@ -1,8 +1,8 @@
 """The project's own kernels, compiled for this machine from C when they are first wanted.
 
-`few_rows.c` multiplies a few rows by a packed weight; `one_query.c` attends from one position of each row to its cache,
-`many_queries.c` from many positions to the branches of a prefix tree; `by_rows.c` holds the element-wise steps. In all
-of them a row's bits depend on the row alone.
+`few_rows.c` multiplies a few rows by a packed weight, `many_rows.c` many rows by one as it stands; `one_query.c`
+attends from one position of each row to its cache, `many_queries.c` from many positions to the branches of a prefix
+tree; `by_rows.c` holds the element-wise steps. In all of them a row's bits depend on the row alone.
 
 It takes a C compiler (`$CC`, cc, gcc or clang) and a second; nothing is left on disk. Without one, where threads cannot
 be shared with torch, or with HARNESS_BRIDGE_COMPILE=0, there are none, and torch's serve.
@@ -23,10 +23,12 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from llm.models.compiled_checks import answers_right
+
 WIDTH = 16
 STRIP = 96
 """The most lanes that `many_queries.c` takes together, whole tiles of 24; it is compiled for this number."""
-_NAMES = ("few_rows.c", "one_query.c", "many_queries.c", "by_rows.c")
+_NAMES = ("few_rows.c", "many_rows.c", "one_query.c", "many_queries.c", "by_rows.c")
 _SOURCES = tuple(str(Path(__file__).with_name(name)) for name in _NAMES)
 _FLAGS = ("-O3", "-march=native", "-ffp-contract=fast", "-shared", "-fPIC", f"-DSTRIP={STRIP}")
 _SECONDS = 60
@@ -70,6 +72,25 @@ class CompiledKernels:
             x.shape[0],
             x.shape[1],
             weight.num_out,
+            *self._threads(),
+        )
+        if failed:
+            raise MemoryError("no memory for the inputs of a product")
+        return out
+
+    def multiply_rows(self, x: Tensor, weight: Tensor, bias: Tensor | None, *, gated: bool = False) -> Tensor:
+        """`x @ weight.T + bias`, float32, for x (T, in) and weight (out, in), to the bit as `multiply` gives it; or,
+        with weights of gates above those of as many ups, `silu(gate) * up` (T, out / 2).
+        """
+        x, weight = x.contiguous(), weight.contiguous()
+        num_out = weight.shape[0] // (2 if gated else 1)
+        out = torch.empty(x.shape[0], num_out)
+        failed = self.functions.multiply_rows(
+            x.data_ptr(),
+            weight.data_ptr(),
+            None if bias is None else bias.data_ptr(),
+            out.data_ptr(),
+            *(x.shape[0], x.shape[1], num_out, gated),
             *self._threads(),
         )
         if failed:
@@ -206,7 +227,7 @@ def _compile() -> CompiledKernels | None:
     except (OSError, subprocess.SubprocessError):
         return None
     found = CompiledKernels(functions=functions, parallel=threads[0], thread_number=threads[1])
-    return found if all(check(found) for check in _CHECKS) else None
+    return found if answers_right(found) else None
 
 
 def _load(compiler: str) -> ctypes.CDLL:
@@ -219,13 +240,15 @@ def _load(compiler: str) -> ctypes.CDLL:
     threads = (ctypes.c_int, pointer, pointer)
     functions.pack.argtypes = (*[pointer] * 2, *[size] * 2)
     functions.multiply.argtypes = (*[pointer] * 4, *[size] * 3, *threads)
+    functions.multiply_rows.argtypes = (*[pointer] * 4, *[size] * 3, ctypes.c_int, *threads)
     functions.attend.argtypes = (*[pointer] * 9, *[size] * 9, *threads)
     functions.attend_branches.argtypes = (*[pointer] * 8, *[size] * 7, *threads)
     functions.norm.argtypes = (*[pointer] * 3, *[size] * 2, ctypes.c_float, *threads)
     functions.gate.argtypes = (*[pointer] * 2, *[size] * 2, *threads)
     functions.turn.argtypes = (*[pointer] * 4, *[size] * 4, *threads)
     functions.sum_up.argtypes = (*[pointer] * 2, *[size] * 2, *threads)
-    functions.multiply.restype = functions.attend.restype = functions.attend_branches.restype = ctypes.c_int
+    for function in (functions.multiply, functions.multiply_rows, functions.attend, functions.attend_branches):
+        function.restype = ctypes.c_int
     for function in (functions.pack, functions.norm, functions.gate, functions.turn, functions.sum_up):
         function.restype = None
     return functions
@@ -247,76 +270,3 @@ def _torch_threads() -> tuple[Any, Any] | None:
     except (OSError, StopIteration, AttributeError):
         return None
     return ctypes.cast(found[0], ctypes.c_void_p), ctypes.cast(found[1], ctypes.c_void_p)
-
-
-def _multiplies_right(kernels: CompiledKernels) -> bool:
-    """Against torch, and each row alone to the bit."""
-    generator = torch.Generator().manual_seed(0)
-    x, weight, bias = (torch.randn(shape, generator=generator) for shape in ((13, 200), (37, 200), (37,)))
-    packed = kernels.pack(weight)
-    out = kernels.multiply(x, packed, bias)
-    alone = torch.cat([kernels.multiply(row[None], packed, bias) for row in x])
-    return torch.allclose(out, x @ weight.T + bias, atol=1e-4) and torch.equal(out, alone)
-
-
-def _attends_right(kernels: CompiledKernels) -> bool:
-    """Against torch, for rows of two tiles and unlike lengths."""
-    generator = torch.Generator().manual_seed(0)
-    keys, values, new_k, new_v = (torch.randn(2, 4, 2, 16, 24, generator=generator) for _ in range(4))
-    q, k, v = torch.randn(2, 6, 24, generator=generator), new_k[0, :2, :, 0], new_v[0, :2, :, 0]
-    table, first, last = torch.tensor([[0, 2], [3, 1]]), torch.tensor([0, 5]), torch.tensor([7, 29])
-    out = kernels.attend(q, k, v, keys[0], values[0], table, first, last)
-    wanted = []
-    for row in range(2):
-        seen = slice(int(first[row]), int(last[row]) + 1)
-        own_keys, own_values = (torch.cat(list(x[0][table[row]]), dim=1)[:, seen] for x in (keys, values))
-        if not (torch.equal(own_keys[:, -1], k[row]) and torch.equal(own_values[:, -1], v[row])):
-            return False
-        mixed = torch.nn.functional.scaled_dot_product_attention(
-            q[row].view(2, 3, 24)[None], own_keys[None], own_values[None]
-        )
-        wanted.append(mixed.reshape(-1))
-    return torch.allclose(out, torch.stack(wanted), atol=1e-5)
-
-
-def _branches_right(kernels: CompiledKernels) -> bool:
-    """Against torch, for two branches of one beginning, with a window and without; and each query alone to the bit."""
-    generator = torch.Generator().manual_seed(0)
-    table, q = torch.randn(150, 2, 2, 20, generator=generator), torch.randn(30, 6, 20, generator=generator)
-    paths = torch.stack([torch.arange(110), torch.cat([torch.arange(70), torch.arange(110, 150)])])
-    positions = torch.cat([torch.arange(95, 110), torch.arange(60, 75)])
-    strips = torch.tensor([[0, 45, 0], [45, 45, 110]])
-    rows = torch.arange(30)
-    all_keys, all_values = table.unbind(1)
-    for window in (0, 50):
-        out = kernels.attend_branches(q, all_keys, all_values, rows, positions, 4 * paths, strips, window=window)
-        for row in range(30):
-            last = int(positions[row]) + 1
-            path = paths[row // 15, max(0, last - window) if window else 0 : last]
-            keys, values = table[path].permute(1, 2, 0, 3).repeat_interleave(3, dim=1)
-            wanted = torch.nn.functional.scaled_dot_product_attention(q[row][:, None], keys, values)
-            own = (rows[:1], positions[row : row + 1], 4 * paths[row // 15], torch.tensor([[0, 3, 0]]))
-            alone = kernels.attend_branches(q[row : row + 1], all_keys, all_values, *own, window=window)
-            if not (torch.equal(out[row], alone[0]) and torch.allclose(alone[0], wanted.flatten(), atol=1e-5)):
-                return False
-    return True
-
-
-def _steps_right(kernels: CompiledKernels) -> bool:
-    """Against torch, for sizes that fill no vector."""
-    generator = torch.Generator().manual_seed(0)
-    x, weight = torch.randn(3, 46, generator=generator) * 9, torch.randn(46, generator=generator)
-    heads, angles = torch.randn(3, 2, 22, generator=generator), torch.randn(3, 11, generator=generator)
-    cosine, sine = angles.cos(), angles.sin()
-    first, second = heads.split(11, dim=-1)
-    c, s = cosine[:, None], sine[:, None]
-    pairs = (
-        (kernels.rms_norm(x, weight, 0.1), x * (x.square().mean(-1, keepdim=True) + 0.1).rsqrt() * weight),
-        (kernels.peaks_and_sums(x), torch.stack([x.amax(-1), (x - x.amax(-1, keepdim=True)).exp().sum(-1)])),
-        (kernels.swiglu(x), torch.nn.functional.silu(x[:, :23]) * x[:, 23:]),
-        (kernels.rotate(heads, cosine, sine), torch.cat([first * c - second * s, second * c + first * s], dim=-1)),
-    )
-    return all(torch.allclose(ours, wanted, rtol=1e-5, atol=1e-5) for ours, wanted in pairs)
-
-
-_CHECKS = (_multiplies_right, _attends_right, _branches_right, _steps_right)

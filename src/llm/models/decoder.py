@@ -16,8 +16,8 @@ import torch
 from torch import Tensor, nn
 
 from llm.models.config import DecoderConfig, RopeScaling
-from llm.models.elementwise import rms_norm, rotate, swiglu
-from llm.models.products import linear
+from llm.models.elementwise import rms_norm, rotate
+from llm.models.products import gated_linear, linear
 
 Attend = Callable[[int, Tensor, Tensor, Tensor], Tensor]
 """(layer, q (T, Hq, D), k (T, Hkv, D), v (T, Hkv, D)) -> (T, Hq * D); q and k are already rotated."""
@@ -28,6 +28,13 @@ class Linear(nn.Linear):
 
     def forward(self, x: Tensor) -> Tensor:
         return linear(x, self.weight, self.bias)
+
+
+class GatedLinear(Linear):
+    """Gates above, as many ups below: of their product it gives `silu(gate) * up` (Shazeer 2020)."""
+
+    def forward(self, x: Tensor) -> Tensor:
+        return gated_linear(x, self.weight, self.bias)
 
 
 class RMSNorm(nn.Module):
@@ -74,11 +81,11 @@ class MLP(nn.Module):
 
     def __init__(self, config: DecoderConfig) -> None:
         super().__init__()
-        self.gate_up_proj = Linear(config.hidden_size, 2 * config.intermediate_size, bias=config.mlp_bias)
+        self.gate_up_proj = GatedLinear(config.hidden_size, 2 * config.intermediate_size, bias=config.mlp_bias)
         self.down_proj = Linear(config.intermediate_size, config.hidden_size, bias=config.mlp_bias)
 
     def forward(self, x: Tensor) -> Tensor:
-        return self.down_proj(swiglu(self.gate_up_proj(x)))
+        return self.down_proj(self.gate_up_proj(x))
 
 
 class DecoderLayer(nn.Module):

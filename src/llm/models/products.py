@@ -1,10 +1,10 @@
 """The matrix products of a decoder; which kernel serves them is chosen here, once a process and dtype.
 
-Which CPU kernel is fastest differs by machine: torch's own product, oneDNN's, or, for 16-bit weights on processors
-without 16-bit arithmetic, the float32 product of their exact float32 values (accumulated in float32, rounded once:
-the same semantics). The choice is timed on the first weight large enough, and torch's own is kept unless another is
-clearly faster. It never depends on the number of rows. Reduced-precision float32 modes are not float32: what computes
-scores does so under `full_precision`.
+Which CPU kernel is fastest differs by machine: the project's own (`compiled`), torch's, oneDNN's, or, for 16-bit
+weights on processors without 16-bit arithmetic, the float32 product of their exact float32 values (accumulated in
+float32, rounded once: the same semantics). The choice is timed on the first weight large enough, and the project's own,
+or else torch's, is kept unless another is clearly faster. It never depends on the number of rows. Reduced-precision
+float32 modes are not float32: what computes scores does so under `full_precision`.
 """
 
 import contextlib
@@ -15,6 +15,8 @@ from functools import partial
 import torch
 from torch import Tensor, nn
 
+from llm.models.compiled import CompiledKernels, compiled_kernels
+from llm.models.elementwise import swiglu
 from llm.models.packed import PackedWeights, packed_weights
 from llm.models.timing import fastest
 
@@ -32,6 +34,16 @@ def linear(x: Tensor, weight: Tensor, bias: Tensor | None = None) -> Tensor:
     if packed is not None and x.ndim == 2 and (found := packed.multiply(x, weight, bias)) is not None:
         return found
     return _PRODUCTS[_CHOSEN.get(x.dtype) or _choose(weight)](x, weight, bias)
+
+
+def gated_linear(x: Tensor, weight: Tensor, bias: Tensor | None = None) -> Tensor:
+    """`silu(gate) * up` (T, I) of the product of x (T, in) and weight (2 * I, in), gates first (Shazeer 2020).
+
+    In one go where the compiled product serves, else in two steps; the compiled ones give the same bits.
+    """
+    together = x.device.type == "cpu" and _PACKED.get() is None and _CHOSEN.get(x.dtype) == "compiled"
+    kernels = _kernels_for(x, weight) if together else None
+    return swiglu(linear(x, weight, bias)) if kernels is None else kernels.multiply_rows(x, weight, bias, gated=True)
 
 
 def chosen_product(model: nn.Module) -> str:
@@ -76,12 +88,26 @@ def _onednn(x: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:
     return torch.ops.mkldnn._linear_pointwise(x, weight, bias, "none", [], "")
 
 
+def _compiled(x: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:
+    kernels = _kernels_for(x, weight)
+    if kernels is None:
+        return torch.nn.functional.linear(x, weight, bias)
+    out = kernels.multiply_rows(x.reshape(-1, x.shape[-1]), weight, bias)
+    return out.view(*x.shape[:-1], -1)
+
+
+def _kernels_for(x: Tensor, weight: Tensor) -> CompiledKernels | None:
+    """The compiled kernels, where they can multiply these: of float32, without gradients, that fit."""
+    plain = all(t.dtype == torch.float32 and not (t.requires_grad and torch.is_grad_enabled()) for t in (x, weight))
+    return compiled_kernels() if plain and x.shape[-1] == weight.shape[1] else None
+
+
 def _via_float32(x: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:
-    wide = torch.nn.functional.linear(x.float(), weight.float(), None if bias is None else bias.float())
-    return wide.to(x.dtype)
+    return linear(x.float(), weight.float(), None if bias is None else bias.float()).to(x.dtype)
 
 
 _PRODUCTS: dict[str, Product] = {
+    "compiled": _compiled,
     "torch": torch.nn.functional.linear,
     "onednn": _onednn,
     "float32": _via_float32,
@@ -96,10 +122,13 @@ def _choose(weight: Tensor) -> str:
     rows = max(64, min(_PROBE_ROWS, 2**31 // weight.numel()))
     x = torch.ones(rows, weight.shape[1], dtype=weight.dtype)
     names = ["torch", "onednn"] if weight.dtype == torch.float32 else ["torch", "float32"]
+    usual = "torch"
+    if weight.dtype == torch.float32 and compiled_kernels() is not None:
+        names.append(usual := "compiled")
     with torch.inference_mode():
         kernels = [name for name in names if _works(_PRODUCTS[name], x, weight)]
         calls = {name: partial(_PRODUCTS[name], x, weight, None) for name in kernels}
-        _CHOSEN[weight.dtype] = fastest(calls, usual="torch")
+        _CHOSEN[weight.dtype] = fastest(calls, usual=usual)
     return _CHOSEN[weight.dtype]
 
 

@@ -64,6 +64,39 @@ static inline vec power_of_two(vec x)
     return p * (vec)exponent;
 }
 
+/* silu(gate) * up. With e^-|gate|, which cannot overflow. */
+static inline vec gated(vec gate, vec up)
+{
+    ivec negative = gate < all(0);
+    vec e = power(choose(negative, gate, -gate));
+    return gate * choose(negative, e, all(1)) / (all(1) + e) * up;
+}
+
+#ifdef __clang__
+#define PICK(a, b, ...) __builtin_shufflevector(a, b, __VA_ARGS__)
+#else
+#define PICK(a, b, ...) __builtin_shuffle(a, b, (ivec){__VA_ARGS__})
+#endif
+
+/* Eight rows of eight become eight columns. */
+static inline void transpose(vec a[8])
+{
+    vec b[8], c[8];
+    for (int i = 0; i < 8; i += 2) {
+        b[i] = PICK(a[i], a[i + 1], 0, 8, 1, 9, 4, 12, 5, 13);
+        b[i + 1] = PICK(a[i], a[i + 1], 2, 10, 3, 11, 6, 14, 7, 15);
+    }
+    for (int i = 0; i < 8; i += 4)
+        for (int h = 0; h < 2; h++) {
+            c[i + 2 * h] = PICK(b[i + h], b[i + 2 + h], 0, 1, 8, 9, 4, 5, 12, 13);
+            c[i + 2 * h + 1] = PICK(b[i + h], b[i + 2 + h], 2, 3, 10, 11, 6, 7, 14, 15);
+        }
+    for (int i = 0; i < 4; i++) {
+        a[i] = PICK(c[i], c[i + 4], 0, 1, 2, 3, 8, 9, 10, 11);
+        a[i + 4] = PICK(c[i], c[i + 4], 4, 5, 6, 7, 12, 13, 14, 15);
+    }
+}
+
 typedef void (*Parallel)(void (*)(void *), void *, unsigned, unsigned); /* as GOMP_parallel */
 
 /* The threads a call may use, and which one is asking. */
