@@ -132,16 +132,35 @@ static void begin_tile(const Job *j, Tile *t, long first, long last, long head, 
         t->peak[l] = -1e30f;
         t->sum[l] = 0;
     }
-    for (long d = 0; d < dim; d++)
-        for (long l = 0; l < LANES; l++) q[d * LANES + l] = j->q[t->from[l] + d] * scale;
+    for (long l = 0; l < LANES; l += 8) {
+        long d = 0;
+        for (; d + 8 <= dim; d += 8) {
+            vec a[8];
+            for (int i = 0; i < 8; i++) a[i] = load(j->q + t->from[l + i] + d) * all(scale);
+            transpose(a);
+            for (int i = 0; i < 8; i++) store(q + (d + i) * LANES + l, a[i]);
+        }
+        for (; d < dim; d++)
+            for (long i = l; i < l + 8; i++) q[d * LANES + i] = j->q[t->from[i] + d] * scale;
+    }
     memset(o, 0, (size_t)(dim * LANES) * sizeof *o);
 }
 
 static void end_tile(const Job *j, const Tile *t, const float *o)
 {
-    for (long l = 0; l < LANES; l++) {
-        const float share = 1.0f / t->sum[l];
-        for (long d = 0; t->to[l] >= 0 && d < j->head_dim; d++) j->out[t->to[l] + d] = o[d * LANES + l] * share;
+    for (long l = 0; l < LANES; l += 8) {
+        const vec share = all(1) / load(t->sum + l);
+        long d = 0;
+        for (; d + 8 <= j->head_dim; d += 8) {
+            vec a[8];
+            for (int i = 0; i < 8; i++) a[i] = load(o + (d + i) * LANES + l) * share;
+            transpose(a);
+            for (int i = 0; i < 8; i++)
+                if (t->to[l + i] >= 0) store(j->out + t->to[l + i] + d, a[i]);
+        }
+        for (; d < j->head_dim; d++)
+            for (long i = 0; i < 8; i++)
+                if (t->to[l + i] >= 0) j->out[t->to[l + i] + d] = o[d * LANES + l + i] * share[i];
     }
 }
 

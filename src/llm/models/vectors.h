@@ -53,10 +53,10 @@ static inline vec larger(vec a, vec b)
  * takes less than `power`, for callers who can fold log2(e) into a factor they have. */
 static inline vec power_of_two(vec x)
 {
-    const vec magic = all(12582912.0f);
+    const vec magic = all(12582912.0f + 127);
     x = larger(all(-127.0f), x);
     vec n = x + magic;
-    ivec exponent = ((ivec)n << 23) + (127 << 23);
+    ivec exponent = (ivec)n << 23; /* n with its bias: it stands in the last bits of the sum */
     vec r = x - (n - magic);
     vec square = r * r;
     vec high = (all(1.32647261e-3f) * r + all(9.67151299e-3f)) * square + (all(5.55073358e-2f) * r + all(0.240222424f));
