@@ -10,8 +10,8 @@ from collections.abc import Sequence
 
 from llm.scoring.prefix_tree import PrefixTree, Slots, Tokens, common_length
 
-GRAIN = 32
-"""Prefixes are kept in whole grains of tokens: a shorter one is not worth an entry."""
+LEAST = 32
+"""A prefix of fewer tokens is not worth an entry."""
 FEW = 4
 """In a call of at most so many sequences, one that shares nothing has its context kept: the next may share it."""
 
@@ -49,7 +49,7 @@ class PrefixCache:
                 length = min(length, usable)
                 if length > len(served[index]):
                     served[index] = slots[:length]
-            if max(shared, default=0) >= GRAIN:
+            if max(shared, default=0) >= LEAST:
                 self._entries.move_to_end(path)
         return served
 
@@ -96,11 +96,12 @@ class PrefixCache:
 
 
 def _worth_keeping(tree: PrefixTree, limits: Sequence[int]) -> list[tuple[int, int]]:
-    """(branch, length) of what branches share, the longest of each line only, in whole grains."""
-    lengths = [branch.shared // GRAIN * GRAIN for branch in tree.branches]
+    """(branch, length) of what branches share, the longest of each line only."""
+    lengths = [branch.shared for branch in tree.branches]
     if len(tree.branches) <= FEW:
         for number, limit in zip(tree.branch_of, limits, strict=True):
-            lengths[number] = max(lengths[number], limit // GRAIN * GRAIN)
+            lengths[number] = max(lengths[number], limit)
+    lengths = [length if length >= LEAST else 0 for length in lengths]
     around = [0, *lengths, 0]
     return [
         (number, length)
@@ -111,5 +112,5 @@ def _worth_keeping(tree: PrefixTree, limits: Sequence[int]) -> list[tuple[int, i
 
 def _shared(path: Tokens, tokens: Tokens) -> int:
     """As common_length, and quick where the first tokens already differ."""
-    first, head = path[:GRAIN], tokens[:GRAIN]
+    first, head = path[:LEAST], tokens[:LEAST]
     return common_length(path, tokens) if first == head else common_length(first, head)
