@@ -51,7 +51,8 @@ def load_decoder(
     _compare(config, slots, source)
     with torch.device("meta"):
         model = DecoderModel(config)
-    model = model.to(dtype).to_empty(device=device)
+    empty = {name: torch.empty(p.shape, dtype=dtype, device=device) for name, p in model.named_parameters()}
+    model.load_state_dict(empty, strict=False, assign=True)  # of two names of one tensor it has the first
     if config.tie_word_embeddings:
         model.lm_head.weight = model.embed_tokens.weight
     parameters = dict(model.named_parameters(remove_duplicate=False))

@@ -26,8 +26,22 @@ Attend = Callable[[int, Tensor, Tensor, Tensor], Tensor]
 class Linear(nn.Linear):
     """nn.Linear whose product is the project's own."""
 
+    def reset_parameters(self) -> None:
+        """Random weights, unless there is nothing to fill: torch would load its compiler for that, for a second."""
+        if not self.weight.is_meta:
+            super().reset_parameters()
+
     def forward(self, x: Tensor) -> Tensor:
         return linear(x, self.weight, self.bias)
+
+
+class Embedding(nn.Embedding):
+    """nn.Embedding that, as Linear, leaves weights alone which hold nothing."""
+
+    def reset_parameters(self) -> None:
+        """Random weights, unless there is nothing to fill."""
+        if not self.weight.is_meta:
+            super().reset_parameters()
 
 
 class GatedLinear(Linear):
@@ -117,7 +131,7 @@ class DecoderModel(nn.Module):
     def __init__(self, config: DecoderConfig) -> None:
         super().__init__()
         self.config = config
-        self.embed_tokens = nn.Embedding(config.vocab_size, config.hidden_size)
+        self.embed_tokens = Embedding(config.vocab_size, config.hidden_size)
         self.layers = nn.ModuleList(DecoderLayer(config) for _ in range(config.num_hidden_layers))
         self.norm = RMSNorm(config.hidden_size, config.rms_norm_eps)
         self.lm_head = Linear(config.hidden_size, config.vocab_size, bias=False)
