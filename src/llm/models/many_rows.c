@@ -19,13 +19,20 @@ typedef struct {
     long blocks, columns; /* a part of the work is one of the panels' blocks and one of the outputs' columns */
 } Job;
 
-/* a[SIDE][LANES] = x[k][LANES] times one weight each. */
-static inline void tile(const float *x, const float *const *w, long k, vec a[SIDE][2])
+/* a[SIDE][LANES] = x[k][LANES] times one weight each; meanwhile weights that come next are fetched from two places on. */
+static inline void tile(const float *x, const float *const *w, long k, vec a[SIDE][2], const char *ahead,
+                        const char *also, long step)
 {
     const float *w0 = w[0], *w1 = w[1], *w2 = w[2], *w3 = w[3], *w4 = w[4], *w5 = w[5];
     vec s[SIDE][2] = {{{0}}};
 #pragma GCC unroll 2
     for (long d = 0; d < k; d++, x += LANES) {
+        if (d % 2 == 0) {
+            __builtin_prefetch(ahead);
+            __builtin_prefetch(also);
+            ahead += step;
+            also += step;
+        }
         vec low = load(x), high = load(x + 8);
         IN_REGISTER(low);
         IN_REGISTER(high);
@@ -39,8 +46,9 @@ static inline void tile(const float *x, const float *const *w, long k, vec a[SID
     for (int i = 0; i < SIDE; i++) { a[i][0] = s[i][0]; a[i][1] = s[i][1]; }
 }
 
-/* sums[own][LANES] of the outputs from o on: SIDE of them, or half as many gated ones. */
-static void outputs(const Job *j, const float *x, long o, float *sums)
+/* sums[own][LANES] of the outputs from o on: SIDE of them, or half as many gated ones. Each of `count` panels fetches
+ * its share of the next ones' weights. */
+static void outputs(const Job *j, const float *x, long o, float *sums, long p, long count)
 {
     const int own = j->gated ? SIDE / 2 : SIDE;
     const float *w[SIDE];
@@ -49,7 +57,9 @@ static void outputs(const Job *j, const float *x, long o, float *sums)
         long at = o + i % own < j->n ? o + i % own : j->n - 1;
         w[i] = j->w + (at + (i < own ? 0 : j->n)) * j->k;
     }
-    tile(x, w, j->k, a);
+    const long step = 2 * SIDE / 2 * (long)sizeof *x / count, done = p * (j->k / 2) * step;
+    const char *ahead = (const char *)(w[0] + own * j->k), *also = (const char *)(w[SIDE / 2] + own * j->k);
+    tile(x, w, j->k, a, ahead + done, also + done, step);
     if (j->bias)
         for (int i = 0; i < SIDE; i++)
             for (int v = 0; v < 2; v++) a[i][v] += all(j->bias[(w[i] - j->w) / j->k]);
@@ -105,7 +115,7 @@ static void run_part(const Job *j, long part, float *room)
         const long o = g * GROUP, size = j->n - o < GROUP ? j->n - o : GROUP;
         for (long i = 0; i < size; i += step)
             for (long p = 0; p < count; p++)
-                outputs(j, room + p * LANES * j->k, o + i, sums + (p * GROUP + i) * LANES);
+                outputs(j, room + p * LANES * j->k, o + i, sums + (p * GROUP + i) * LANES, p, count);
         for (long p = 0; p < count; p++) give(j, from + p, o, size, sums + p * GROUP * LANES);
     }
 }
