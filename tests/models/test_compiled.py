@@ -8,7 +8,7 @@ import pytest
 import torch
 from torch.nn.functional import linear as torch_linear
 
-from llm.models import packed
+from llm.models import packed, products
 from llm.models.compiled import compiled_kernels
 from llm.models.decoder import DecoderModel
 from llm.models.products import few_rows, linear, weights_for_few_rows
@@ -30,19 +30,37 @@ def test_products_are_those_of_float64_to_rounding(num_in, num_out, with_bias):
     wanted = torch_linear(x.double(), weight.double(), None if bias is None else bias.double())
     found = kernels.multiply(x, kernels.pack(weight), bias)
     assert (found - wanted).abs().max() < 2e-6 * num_in**0.5 * max(1.0, wanted.abs().max())
+    assert torch.equal(kernels.multiply_rows(x, weight, bias), found)
+
+
+@needs_compiler
+@pytest.mark.parametrize(("num_in", "half"), [(576, 1536), (130, 37), (7, 1), (1, 100)])
+@pytest.mark.parametrize("with_bias", [True, False])
+def test_a_gated_product_is_its_two_steps_to_the_bit(num_in, half, with_bias):
+    x, weight = random(35, num_in), random(2 * half, num_in, seed=1)
+    bias = random(2 * half, seed=2) if with_bias else None
+    found = kernels.multiply_rows(x, weight, bias, gated=True)
+    assert torch.equal(found, kernels.swiglu(kernels.multiply_rows(x, weight, bias)))
 
 
 @needs_compiler
 @pytest.mark.parametrize("num_threads", [1, 2, 3])
-def test_p10_a_row_is_the_same_in_any_number_of_rows(num_threads):
-    x, packed = random(203, 300), kernels.pack(random(100, 300, seed=1))
+@pytest.mark.parametrize("kind", ["packed", "as it stands", "gated"])
+def test_p10_a_row_is_the_same_in_any_number_of_rows(num_threads, kind):
+    x, weight = random(203, 300), random(100, 300, seed=1)
+    packed = kernels.pack(weight)
+    product = {
+        "packed": lambda rows: kernels.multiply(rows, packed, None),
+        "as it stands": lambda rows: kernels.multiply_rows(rows, weight, None),
+        "gated": lambda rows: kernels.multiply_rows(rows, weight, None, gated=True),
+    }[kind]
     before = torch.get_num_threads()
-    wanted = kernels.multiply(x, packed, None)
+    wanted = product(x)
     torch.set_num_threads(num_threads)
     try:
         for rows in (*range(1, 30), 96, 97, 150, 203):
-            assert torch.equal(kernels.multiply(x[:rows], packed, None), wanted[:rows])
-        assert torch.equal(kernels.multiply(x.flip(0), packed, None), wanted.flip(0))
+            assert torch.equal(product(x[:rows]), wanted[:rows])
+        assert torch.equal(product(x.flip(0)), wanted.flip(0))
     finally:
         torch.set_num_threads(before)
 
@@ -126,6 +144,21 @@ def test_attention_keeps_a_nan_and_extreme_scores():
     out = kernels.attend(q[2:], k[2:], v[2:], keys, values, table[2:], first[2:], last[2:])
     assert out[0, 8:].isnan().all()
     assert out[0, :8].isfinite().all()
+
+
+@needs_compiler
+def test_the_compiled_product_leaves_to_torch_what_is_not_its_own(monkeypatch):
+    monkeypatch.setitem(products._CHOSEN, torch.float32, "compiled")
+    x, weight, bias = random(2, 3, 40), random(50, 40, seed=1), random(50, seed=2)
+    assert torch.allclose(linear(x, weight, bias), torch_linear(x, weight, bias), atol=1e-5)
+    assert linear(x[:, :0], weight).shape == (2, 0, 50)
+    wanting = weight.clone().requires_grad_()
+    linear(x, wanting).sum().backward()
+    assert wanting.grad.isfinite().all()
+    with pytest.raises(RuntimeError, match="dtype"):
+        linear(x, weight.double())
+    with pytest.raises(RuntimeError, match="shapes"):
+        linear(x[..., :39], weight)
 
 
 @needs_compiler

