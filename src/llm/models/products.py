@@ -41,7 +41,7 @@ def gated_linear(x: Tensor, weight: Tensor, bias: Tensor | None = None) -> Tenso
 
     In one go where the compiled product serves, else in two steps; the compiled ones give the same bits.
     """
-    together = x.device.type == "cpu" and _PACKED.get() is None and _CHOSEN.get(x.dtype) == "compiled"
+    together = x.device.type == "cpu" and x.ndim == 2 and _PACKED.get() is None and _CHOSEN.get(x.dtype) == "compiled"
     kernels = _kernels_for(x, weight) if together else None
     return swiglu(linear(x, weight, bias)) if kernels is None else kernels.multiply_rows(x, weight, bias, gated=True)
 
@@ -97,9 +97,11 @@ def _compiled(x: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:
 
 
 def _kernels_for(x: Tensor, weight: Tensor) -> CompiledKernels | None:
-    """The compiled kernels, where they can multiply these: of float32, without gradients, that fit."""
-    plain = all(t.dtype == torch.float32 and not (t.requires_grad and torch.is_grad_enabled()) for t in (x, weight))
-    return compiled_kernels() if plain and x.shape[-1] == weight.shape[1] else None
+    """The compiled kernels, where they can multiply these: float32 on the CPU, without gradients, that fit."""
+    both = (x, weight)
+    plain = all(t.dtype == torch.float32 and t.device.type == "cpu" for t in both)
+    learns = torch.is_grad_enabled() and any(t.requires_grad for t in both)
+    return compiled_kernels() if plain and not learns and x.shape[-1] == weight.shape[1] > 0 else None
 
 
 def _via_float32(x: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:
