@@ -161,6 +161,12 @@ def test_the_compiled_product_leaves_to_torch_what_is_not_its_own(monkeypatch):
         linear(x[..., :39], weight)
 
 
+def test_a_wide_product_names_the_kernel_behind_it(monkeypatch):
+    monkeypatch.setattr(products, "_CHOSEN", {torch.bfloat16: "float32", torch.float32: "compiled"})
+    assert products.chosen_product(torch.nn.Linear(400, 300).bfloat16()) == "float32 (compiled)"
+    assert products.chosen_product(torch.nn.Linear(400, 300)) == "compiled"
+
+
 @needs_compiler
 def test_packed_weights_follow_a_weight_that_changes(default_model, monkeypatch):
     monkeypatch.setattr(packed, "fastest", lambda calls, usual: usual)

@@ -52,7 +52,8 @@ def chosen_product(model: nn.Module) -> str:
     if not matrices or matrices[0].device.type != "cpu":
         return "torch"
     middle = sorted(matrices, key=Tensor.numel)[len(matrices) // 2]
-    return _CHOSEN.get(middle.dtype) or _choose(middle)
+    name = _CHOSEN.get(middle.dtype) or _choose(middle)
+    return f"float32 ({_CHOSEN.get(torch.float32, 'torch')})" if name == "float32" else name
 
 
 _PACKED: ContextVar[PackedWeights | None] = ContextVar("packed", default=None)
