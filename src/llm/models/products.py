@@ -41,7 +41,7 @@ def gated_linear(x: Tensor, weight: Tensor, bias: Tensor | None = None) -> Tenso
 
     In one go where the compiled product serves, else in two steps; the compiled ones give the same bits.
     """
-    together = x.device.type == "cpu" and x.ndim == 2 and _PACKED.get() is None and _CHOSEN.get(x.dtype) == "compiled"
+    together = x.ndim == 2 and _PACKED.get() is None and _CHOSEN.get(x.dtype) == "compiled"
     kernels = _kernels_for(x, weight) if together else None
     return swiglu(linear(x, weight, bias)) if kernels is None else kernels.multiply_rows(x, weight, bias, gated=True)
 
